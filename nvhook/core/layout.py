@@ -1,0 +1,35 @@
+"""Where a container keeps libraries and binaries: decided from a few facts about its root."""
+
+from nvhook.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+
+
+class ContainerLayout(Record):
+    """Container directories for 64-bit libraries, 32-bit libraries and binaries.
+
+    An empty directory means: keep the path the file has on the host (what CDI specs do).
+    """
+
+    __slots__ = ("binaries", "libraries", "libraries32")
+
+    def __init__(self, libraries: str = "", libraries32: str = "", binaries: str = "") -> None:
+        self.libraries: Final = libraries
+        self.libraries32: Final = libraries32
+        self.binaries: Final = binaries
+
+
+def container_layout(machine: str, debian: bool, has_lib32: bool) -> ContainerLayout:
+    """Return NVIDIA's choice of directories.
+
+    ``debian``: the root has /etc/debian_version; ``has_lib32``: it has /usr/lib32.
+    Source: libnvidia-container, nvc_container.c.
+    """
+    if debian:
+        triplet = TRIPLETS.get(machine, f"{machine}-linux-gnu")
+        return ContainerLayout(f"/usr/lib/{triplet}", "/usr/lib/i386-linux-gnu", "/usr/bin")
+    return ContainerLayout("/usr/lib64", "/usr/lib32" if has_lib32 else "/usr/lib", "/usr/bin")

@@ -1,0 +1,217 @@
+"""Request + Inventory -> Plan. Pure: the same arguments give the same edits, whoever renders them."""
+
+from nvhook.core import catalog
+from nvhook.core.edits import (
+    PROC_OPTIONS,
+    SOCKET_OPTIONS,
+    CachedLibrary,
+    CgroupRule,
+    DeviceNode,
+    LdCacheUpdate,
+    Mount,
+    Plan,
+    Symlink,
+    TextFile,
+)
+from nvhook.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvhook.core.edits import Edit
+    from nvhook.core.inventory import Gpu, HostNode, Inventory, Library
+    from nvhook.core.layout import ContainerLayout
+
+
+def plan_request(
+    capabilities: "Iterable[str]",
+    gpus: "tuple[Gpu, ...]",
+    inventory: "Inventory",
+    layout: "ContainerLayout",
+    device_rules: bool = True,
+) -> Plan:
+    """Return everything a container gets that asked for these capabilities and GPUs.
+
+    Raises: HostError if something of the required set is missing on the host.
+    """
+    wanted = tuple(sorted(capabilities))
+    plan = merge(
+        (
+            driver_plan(wanted, inventory, layout, uvm_required=bool(gpus)),
+            *(gpu_plan(gpu, inventory) for gpu in gpus),
+        )
+    )
+    if device_rules:
+        return plan
+    return Plan(tuple(edit for edit in plan.edits if not isinstance(edit, CgroupRule)))
+
+
+def driver_plan(
+    capabilities: tuple[str, ...],
+    inventory: "Inventory",
+    layout: "ContainerLayout",
+    uvm_required: bool = True,
+) -> Plan:
+    """Return the part of a plan that does not depend on which GPUs are given."""
+    libraries = _libraries(capabilities, inventory)
+    edits: list[Edit] = [
+        *_control_nodes(capabilities, inventory, uvm_required),
+        *_proc_mask(inventory),
+        *_files(capabilities, inventory, layout),
+    ]
+    links: list[Symlink] = []
+    cached: list[CachedLibrary] = []
+    required = _required_libraries(capabilities)
+    for library in libraries:
+        directory = _library_directory(library, layout)
+        path = f"{directory}/{_basename(library.path)}"
+        edits.append(Mount(library.host_path, path, required=library.name in required))
+        soname = library.soname or _basename(library.path)
+        if soname != _basename(path):
+            links.append(Symlink(f"{directory}/{soname}", _basename(path)))
+        cached.append(CachedLibrary(soname, f"{directory}/{soname}", library.flags))
+        for name, of, target in catalog.SYMLINKS:
+            if of == library.name:
+                link = target.replace("{file}", _basename(path))
+                links.append(Symlink(f"{directory}/{name}", link))
+                if name.endswith(".so"):  # ldconfig lists .so links under their own name
+                    cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
+    edits += links
+    if cached:
+        edits.append(LdCacheUpdate(tuple(cached)))
+    return Plan(tuple(edits))
+
+
+def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
+    """Return the part of a plan that gives one GPU."""
+    name = f"nvidia{gpu.minor}"
+    major = _major("nvidia", inventory)
+    node = _node(name, major, gpu.minor, inventory)
+    edits: list[Edit] = [
+        DeviceNode(f"/dev/{name}", node.host_path, major, gpu.minor),
+        CgroupRule("c", major, gpu.minor),
+    ]
+    if inventory.proc_files:
+        path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
+        edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
+    return Plan(tuple(edits))
+
+
+def merge(plans: "Iterable[Plan]") -> Plan:
+    """Return one plan with every edit once, in order; loader cache updates become one, at the end."""
+    edits: dict[Edit, None] = {}
+    libraries: dict[CachedLibrary, None] = {}
+    for plan in plans:
+        for edit in plan.edits:
+            if isinstance(edit, LdCacheUpdate):
+                libraries.update(dict.fromkeys(edit.libraries))
+            else:
+                edits[edit] = None
+    update = (LdCacheUpdate(tuple(libraries)),) if libraries else ()
+    return Plan((*edits, *update))
+
+
+def _control_nodes(
+    capabilities: tuple[str, ...], inventory: "Inventory", uvm_required: bool
+) -> "Iterable[Edit]":
+    present = {node.name for node in inventory.nodes}
+    for name, (major_name, minor, needed_by) in catalog.CONTROL_NODES.items():
+        if needed_by and not any(c in needed_by for c in capabilities):
+            continue
+        required = name in catalog.REQUIRED_NODES and (name != "nvidia-uvm" or uvm_required)
+        if not required and name not in present:
+            continue
+        major = _major(major_name, inventory)
+        node = _node(name, major, minor, inventory)
+        yield DeviceNode(f"/dev/{name}", node.host_path, major, minor)
+        yield CgroupRule("c", major, minor)
+
+
+def _major(name: str, inventory: "Inventory") -> int:
+    major = inventory.majors.get(name)
+    if major is None:
+        module = name.replace("-", "_")
+        raise HostError(
+            f"{inventory.proc_root}/devices has no {name}: the kernel module {module} is not loaded",
+            f"modprobe {module}",
+        )
+    return major
+
+
+def _node(name: str, major: int, minor: int, inventory: "Inventory") -> "HostNode":
+    for node in inventory.nodes:
+        if node.name != name:
+            continue
+        if (node.major, node.minor) != (major, minor):
+            raise HostError(
+                f"{node.host_path} is device {node.major}:{node.minor}, "
+                f"but the driver has {major}:{minor}",
+                f"remove it and run nvidia-modprobe, or mknod it as c {major} {minor}",
+            )
+        return node
+    flag = "-u -c 0" if "uvm" in name else f"-c {minor}"
+    raise HostError(f"device node {name} is missing on the host", f"nvidia-modprobe {flag}")
+
+
+def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
+    """Hide the host's /proc/driver/nvidia: GPUs not given, and ModifyDeviceFiles.
+
+    With ModifyDeviceFiles: 1 the driver's own tools try to create nodes inside the container.
+    """
+    if not inventory.proc_files:
+        return
+    yield Mount("", catalog.PROC_DRIVER, ("ro", "nosuid", "nodev", "noexec"))
+    for name in catalog.PROC_FILES:
+        if name in inventory.proc_files:
+            yield TextFile(f"{catalog.PROC_DRIVER}/{name}", inventory.proc_files[name])
+
+
+def _files(
+    capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
+) -> "Iterable[Edit]":
+    binaries = {name for c in capabilities for name in catalog.BINARIES.get(c, ())}
+    sockets = {
+        path for c in capabilities for paths in catalog.SOCKETS.get(c, ()) for path in paths
+    }
+    firmware = any(c in catalog.FIRMWARE_CAPABILITIES for c in capabilities)
+    for file in inventory.files:
+        if file.group == "binary" and file.name in binaries:
+            directory = layout.binaries or file.path.rpartition("/")[0]
+            yield Mount(file.host_path, f"{directory}/{file.name}")
+        elif file.group == "socket" and file.name in sockets:
+            yield Mount(file.host_path, file.name, SOCKET_OPTIONS)
+        elif file.group == "firmware" and firmware:
+            yield Mount(file.host_path, file.path)
+
+
+def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":
+    names = {name for c in capabilities for name in catalog.LIBRARIES.get(c, ())}
+    found = [
+        library
+        for library in inventory.libraries
+        if library.name in names and (library.bits == 64 or "compat32" in capabilities)
+    ]
+    have = {library.name for library in found if library.bits == 64}
+    for capability in capabilities:
+        for name in catalog.REQUIRED_LIBRARIES.get(capability, ()):
+            if name not in have:
+                raise HostError(
+                    f"the driver's {name} for version {inventory.driver_version} was not found "
+                    f"below {inventory.driver_root}",
+                    "install the driver's user-space libraries, run ldconfig, or set driver-root",
+                )
+    return found
+
+
+def _required_libraries(capabilities: tuple[str, ...]) -> set[str]:
+    return {name for c in capabilities for name in catalog.REQUIRED_LIBRARIES.get(c, ())}
+
+
+def _library_directory(library: "Library", layout: "ContainerLayout") -> str:
+    chosen = layout.libraries if library.bits == 64 else layout.libraries32
+    return chosen or library.path.rpartition("/")[0]
+
+
+def _basename(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,225 @@
+"""What a container asks for: its environment and mounts, read by NVIDIA's rules.
+
+Source: nvidia-container-stack reference, sections 1.2 and 4.3 and appendix G.
+"""
+
+from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
+from nvhook.core.record import Record
+from nvhook.errors import RequestError, UnsupportedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final, Protocol
+
+    class Container(Protocol):
+        """The part of config.json that a request is read from."""
+
+        @property
+        def env(self) -> dict[str, str]: ...
+        @property
+        def privileged(self) -> bool: ...
+        @property
+        def mounts(self) -> tuple[tuple[str, str], ...]: ...
+
+    class Settings(Protocol):
+        """The settings that decide what a container may ask for."""
+
+        @property
+        def accept_envvar_when_unprivileged(self) -> bool: ...
+        @property
+        def accept_volume_mounts(self) -> bool: ...
+        @property
+        def supported_driver_capabilities(self) -> tuple[str, ...]: ...
+        @property
+        def swarm_resource(self) -> tuple[str, ...]: ...
+
+
+ALL = ("all",)
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+
+# One variable can't be longer in a process's environment (MAX_ARG_STRLEN, Linux).
+_MAX_VALUE = 128 << 10
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # Go's strconv.ParseBool
+
+_LATER_LISTS = (
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+)
+_LATER_SWITCHES = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
+
+
+class Request(Record):
+    """The devices and driver capabilities a container asks for.
+
+    ``devices`` are ids as asked for, without duplicates, or ``("all",)``, or empty: driver files
+    but no GPU. ``driver_capabilities`` is sorted. ``source`` says where the devices were asked for.
+    """
+
+    __slots__ = ("devices", "driver_capabilities", "source")
+
+    def __init__(
+        self, devices: tuple[str, ...], driver_capabilities: tuple[str, ...], source: str
+    ) -> None:
+        self.devices: Final = devices
+        self.driver_capabilities: Final = driver_capabilities
+        self.source: Final = source
+
+
+def from_container(
+    container: "Container", settings: "Settings", warnings: list[str] | None = None
+) -> Request | None:
+    """Return what a container asks for, None if it is not a GPU container.
+
+    Lines an operator should find in the log are added to warnings.
+
+    Raises: RequestError, UnsupportedError.
+    """
+    warnings = [] if warnings is None else warnings
+    asked = _from_mounts(container.mounts) if settings.accept_volume_mounts else None
+    source = DEVICE_MOUNTS
+    if asked is None:
+        asked, source = _from_environment(container.env, settings)
+        if asked is None:
+            return None
+        if not container.privileged and not settings.accept_envvar_when_unprivileged:
+            warnings.append(
+                f"{source} is not accepted from an unprivileged container: it gets no GPU "
+                "(accept-envvar-when-unprivileged is false)"
+            )
+            return None
+        if DEVICE_MOUNTS in asked:
+            raise _names_the_mounts(source, settings)
+    devices = parse_devices(",".join(asked), source)
+    if devices is None:
+        return None
+    _refuse_later_work(container.env, warnings)
+    return Request(devices, _capabilities(container.env, settings), source)
+
+
+def parse_devices(text: str, source: str = VISIBLE_DEVICES) -> tuple[str, ...] | None:
+    """Return the ids of a device list: ``("all",)``, empty for none, None for void or no entry.
+
+    Raises: RequestError.
+    """
+    items = tuple(dict.fromkeys(_items(text, source)))
+    if not items or "void" in items:
+        return None
+    for item in items:
+        if item == "all":
+            return ALL
+        if item == "none":
+            return ()
+    return items
+
+
+def parse_capabilities(text: str, supported: tuple[str, ...] = CAPABILITIES) -> tuple[str, ...]:
+    """Return the sorted driver capabilities of a list, the default ones if it has no entry.
+
+    Raises: RequestError for one that does not exist or that the configuration does not allow.
+    """
+    items = _items(text, DRIVER_CAPABILITIES)
+    if "all" in items:
+        return tuple(sorted(supported))
+    if not items:
+        return tuple(sorted(set(DEFAULT_CAPABILITIES).intersection(supported)))
+    for item in items:
+        if item not in CAPABILITIES:
+            raise RequestError(
+                f"unknown driver capability {item} in {DRIVER_CAPABILITIES}",
+                f"known are all, {', '.join(CAPABILITIES)}",
+            )
+        if item not in supported:
+            raise RequestError(
+                f"driver capability {item} is not allowed on this host",
+                f"supported-driver-capabilities lists {', '.join(sorted(supported)) or 'none'}",
+            )
+    return tuple(sorted(set(items)))
+
+
+def _items(text: str, source: str) -> list[str]:
+    if len(text) > _MAX_VALUE:
+        raise RequestError(f"{source} is longer than {_MAX_VALUE} characters")
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def _from_mounts(mounts: tuple[tuple[str, str], ...]) -> list[str] | None:
+    """Return the devices of a volume-mount list: /dev/null mounted on a device's name."""
+    devices = []
+    for source, destination in mounts:
+        directory, slash, name = destination.rstrip("/").partition(DEVICE_MOUNTS + "/")
+        if source != "/dev/null" or directory or not slash or not name:
+            continue
+        kind, _, rest = name.partition("/")
+        if kind == "imex":
+            raise UnsupportedError(
+                f"IMEX channel {rest} is asked for by a mount: nvhook can't give IMEX channels yet",
+                f"remove the mount on {destination}",
+            )
+        if kind == "cdi":
+            vendor_class, _, device = rest.rpartition("/")
+            name = rest if "=" in rest else f"{vendor_class}={device}"
+        devices.append(name)
+    return devices or None
+
+
+def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[str] | None, str]:
+    """Return the device entries of the variables that count, and their names."""
+    names = [name for name in settings.swarm_resource if name in env]
+    if not names and VISIBLE_DEVICES in env:
+        names = [VISIBLE_DEVICES]
+    if not names:
+        # Images older than NVIDIA_REQUIRE_CUDA mean all GPUs without saying so.
+        return (["all"], "CUDA_VERSION") if _is_legacy_image(env) else (None, "")
+    source = "+".join(names)
+    asked = [item for name in names for item in _items(env[name], name)]
+    return (asked if asked and "void" not in asked else None), source
+
+
+def _is_legacy_image(env: dict[str, str]) -> bool:
+    return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
+
+
+def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
+    supported = settings.supported_driver_capabilities
+    if DRIVER_CAPABILITIES not in env and _is_legacy_image(env):
+        return tuple(sorted(supported))
+    return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
+
+
+def _refuse_later_work(env: dict[str, str], warnings: list[str]) -> None:
+    """Refuse what nvhook can't do yet: silence would give a container less than it asked for."""
+    for name in _LATER_LISTS:
+        if _items(env.get(name, ""), name):
+            raise UnsupportedError(f"{name} is not supported yet", f"unset it: -e {name}=")
+    for name in _LATER_SWITCHES:
+        if env.get(name) == "enabled":
+            raise UnsupportedError(
+                f"{name}=enabled is not supported yet", f"unset it: -e {name}=disabled"
+            )
+    if env.get("NVIDIA_DISABLE_REQUIRE") in _TRUE:
+        return
+    for name, value in env.items():
+        if not name.startswith("NVIDIA_REQUIRE_") or name.startswith("NVIDIA_REQUIRE_JETPACK"):
+            continue
+        if value.strip():
+            raise UnsupportedError(
+                f"{name} can't be checked yet",
+                "start without the check: -e NVIDIA_DISABLE_REQUIRE=1",
+            )
+    if _is_legacy_image(env):
+        warnings.append(f"CUDA_VERSION={env['CUDA_VERSION'][:40]} of a legacy image is not checked")
+
+
+def _names_the_mounts(source: str, settings: "Settings") -> RequestError:
+    if settings.accept_volume_mounts:
+        return RequestError(
+            f"{source} names {DEVICE_MOUNTS}, but nothing is mounted there",
+            "mount /dev/null on a name below it for each device",
+        )
+    return RequestError(
+        f"{source} names {DEVICE_MOUNTS}, which is not a device but a list of mounts",
+        "set accept-volume-mounts = true in nvhook's configuration",
+    )
