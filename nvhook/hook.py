@@ -1,0 +1,118 @@
+"""The OCI hook: ``nvhook hook prestart|createRuntime``, the container's state on standard input.
+
+Runs in the runtime's namespaces after the container's are made and before its root is switched. Only
+these two stages: later ones run with the image's environment on some runtimes (CVE-2025-23266).
+"""
+
+import os
+import sys
+
+from nvhook.errors import FormatError, NvhookError
+from nvhook.log import Log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+STAGES = ("prestart", "createRuntime")
+USAGE = "usage: nvhook hook prestart|createRuntime [--config FILE] < state.json"
+_STATE_LIMIT = 16 << 20
+
+
+def main(arguments: list[str]) -> "NoReturn":
+    """Run the hook and end the process: 0 done or not a GPU container, 1 failed, 2 usage."""
+    code = _main(arguments[1:])
+    sys.stderr.flush()
+    # Not sys.exit: tearing the interpreter down costs milliseconds of the container's start.
+    os._exit(code)
+
+
+def _main(arguments: list[str]) -> int:
+    try:
+        config_path = _parse(arguments)
+    except ValueError as error:
+        print(f"nvhook: {error} (hint: {USAGE})", file=sys.stderr)
+        return 2
+    log = Log()
+    try:
+        _run(config_path, log)
+    except NvhookError as error:
+        log.error(str(error))
+        print(f"nvhook: {error}", file=sys.stderr)
+        if os.environ.get("NVHOOK_DEBUG") == "1":
+            raise
+        return 1
+    return 0
+
+
+def _parse(arguments: list[str]) -> str | None:
+    """Return the configuration file; NVIDIA's hook spells its options with one dash."""
+    config_path = None
+    stages = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--config", "-config"):
+            config_path = next(rest, "")
+            if not config_path:
+                raise ValueError(f"{argument} needs a file")
+        elif argument.startswith(("--config=", "-config=")):
+            config_path = argument.partition("=")[2]
+        elif argument in ("-debug", "--debug"):
+            os.environ["NVHOOK_DEBUG"] = "1"
+        elif argument.startswith("-"):
+            raise ValueError(f"unknown option {argument}")
+        else:
+            stages.append(argument)
+    if len(stages) != 1 or stages[0] not in STAGES:
+        found = " ".join(stages) or "none"
+        raise ValueError(f"one stage is needed, prestart or createRuntime; found {found}")
+    return config_path
+
+
+def _run(config_path: str | None, log: Log) -> None:
+    from nvhook import config as configuration
+    from nvhook import pipeline
+    from nvhook.core.request import from_container
+    from nvhook.formats.oci import parse_state
+
+    settings = configuration.load(config_path)
+    log.configure(settings.log_path, settings.log_level)
+    state = parse_state(_read_state())
+    log.bind(container=state.id)
+    container = pipeline.read_container(state.bundle)
+    warnings: list[str] = []
+    request = from_container(container, settings, warnings)
+    for warning in warnings:
+        log.warning(warning)
+    if request is None:
+        return
+
+    from nvhook import executor
+
+    target = executor.Target(state.pid, container.root_path)
+    outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
+    executor.apply(outcome.plan, target, pipeline.machine(), log)
+    log.info(
+        "injected",
+        gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
+        capabilities=",".join(request.driver_capabilities),
+        source=request.source,
+        edits=len(outcome.plan.edits),
+    )
+
+
+def _read_state() -> bytes:
+    chunks = []
+    room = _STATE_LIMIT
+    while chunk := os.read(0, 1 << 16):
+        chunks.append(chunk)
+        room -= len(chunk)
+        if room < 0:
+            raise FormatError(f"state is longer than {_STATE_LIMIT} bytes")
+    data = b"".join(chunks)
+    if not data.strip():
+        raise FormatError(
+            "state is empty: the runtime wrote nothing on standard input",
+            "container runtimes call this hook",
+        )
+    return data

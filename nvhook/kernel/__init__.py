@@ -1,0 +1,1 @@
+"""Namespaces, rootfs, mounts, cgroups, BPF: knows neither NVIDIA nor OCI."""

@@ -1,0 +1,104 @@
+"""The host's ldconfig, confined, for the rare ld.so.cache that nvhook does not understand.
+
+It parses files the image controls, so it runs from a sealed copy (the container can't reach the
+host's binary through /proc/PID/exe), chrooted into the container, without capabilities, and with a
+system call allow-list. The container's own ldconfig is never run.
+"""
+
+import fcntl
+import os
+import resource
+
+import prctl
+
+from nvhook._native import SyscallError, call
+from nvhook.errors import ContainerError, HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvhook.kernel.process import Process
+    from nvhook.kernel.rootfs import Rootfs
+
+# Debian and Ubuntu: ldconfig is a shell script around ldconfig.real on some versions.
+_CANDIDATES = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/sbin/ldconfig")
+_CPU_SECONDS = 10
+_ADDRESS_SPACE = 2 << 30
+_FILE_SIZE = 64 << 20
+_LAST_CAP = 40
+
+
+def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...]) -> None:
+    """Rebuild a container's loader cache: its own configuration's directories, and these.
+
+    Raises: HostError if the host has no ldconfig, ContainerError if it fails.
+    """
+    program = _sealed_ldconfig()
+    rootfs.directory("/etc")
+    child = os.fork()
+    if child == 0:
+        try:
+            process.enter_mount_namespace()
+            _confine_and_run(program, rootfs, directories)
+        finally:
+            os._exit(71)
+    _, status = os.waitpid(child, 0)
+    os.close(program)
+    if status != 0:
+        raise ContainerError(
+            f"ldconfig failed for the container's root (status {status})",
+            "its /etc/ld.so.cache is damaged: run ldconfig in the image, or remove the file",
+        )
+
+
+def _sealed_ldconfig() -> int:
+    for path in _CANDIDATES:
+        try:
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        with os.fdopen(source, "rb") as file:
+            data = file.read()
+        if not data.startswith(b"\x7fELF"):
+            continue
+        memory = os.memfd_create("ldconfig", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with os.fdopen(os.dup(memory), "wb") as file:
+            file.write(data)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+        return memory
+    raise HostError(
+        "the container's ld.so.cache can't be understood and the host has no ldconfig",
+        "remove /etc/ld.so.cache from the image",
+    )
+
+
+def _confine_and_run(
+    program: int, rootfs: "Rootfs", directories: tuple[str, ...]
+) -> "NoReturn":
+    os.fchdir(rootfs.fd)
+    os.chroot(".")
+    os.chdir("/")
+    limits = {
+        resource.RLIMIT_CPU: _CPU_SECONDS,
+        resource.RLIMIT_AS: _ADDRESS_SPACE,
+        resource.RLIMIT_FSIZE: _FILE_SIZE,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
+    for capability in range(_LAST_CAP + 1):
+        if prctl.capbset_read(capability):
+            prctl.capbset_drop(capability)
+    uid, gid = rootfs.owner
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    prctl.set_no_new_privs(1)
+    try:
+        call("seccomp_ldconfig")
+    except SyscallError:
+        os._exit(72)
+    arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", "-X", *directories]
+    os.execve(program, arguments, {})

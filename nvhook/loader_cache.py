@@ -1,0 +1,81 @@
+"""Make the container's loader find the injected libraries: ld.so.cache, and musl's path file."""
+
+from nvhook.formats import ldcache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvhook.core.edits import CachedLibrary
+    from nvhook.kernel.rootfs import Rootfs
+
+LD_SO_CACHE = "/etc/ld.so.cache"
+_MUSL_DEFAULT = "/lib:/usr/local/lib:/usr/lib"  # what musl searches without a path file
+_MUSL_LIMIT = 1 << 16
+
+
+def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str) -> str:
+    """Add libraries to the container's loader cache; return what was done, for the log.
+
+    Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
+        ContainerError if the container's files can't be replaced.
+    """
+    _extend_musl_path(rootfs, libraries, machine)
+    data = rootfs.read(LD_SO_CACHE, ldcache.MAX_BYTES) or b""
+    spelled = _spelling(rootfs, ldcache.directories(data) if data else ())
+    additions = [
+        (library.name, spelled(library.container_path), library.flags) for library in libraries
+    ]
+    merged = ldcache.splice(data, additions)
+    if merged == data:
+        return "unchanged"
+    rootfs.write(LD_SO_CACHE, merged)
+    return f"{len(additions)} libraries"
+
+
+def directories(libraries: "Iterable[CachedLibrary]") -> tuple[str, ...]:
+    """Return the container directories of libraries, each once."""
+    return tuple(dict.fromkeys(_directory(library.container_path) for library in libraries))
+
+
+def _spelling(rootfs: "Rootfs", in_cache: "Iterable[str]") -> "Callable[[str], str]":
+    """Return a function that names a path as ldconfig would.
+
+    With a merged /usr the cache says /lib/x86_64-linux-gnu for what nvhook calls
+    /usr/lib/x86_64-linux-gnu: the first spelling ldconfig met is the one it keeps.
+    """
+    known: dict[tuple[int, int], str] = {}
+    for directory in in_cache:
+        identity = rootfs.identity(directory)
+        if identity is not None:
+            known.setdefault(identity, directory)
+    spellings: dict[str, str] = {}
+
+    def spelled(path: str) -> str:
+        directory = _directory(path)
+        if directory not in spellings:
+            identity = rootfs.identity(directory)
+            spellings[directory] = known.get(identity, directory) if identity else directory
+        return spellings[directory] + path[len(directory) :]
+
+    return spelled
+
+
+def _extend_musl_path(
+    rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str
+) -> None:
+    """musl ignores ld.so.cache: its directories stand in /etc/ld-musl-<machine>.path."""
+    if not rootfs.has(f"/lib/ld-musl-{machine}.so.1"):
+        return
+    path = f"/etc/ld-musl-{machine}.path"
+    data = rootfs.read(path, _MUSL_LIMIT)
+    text = _MUSL_DEFAULT if data is None else data.decode("utf-8", "surrogateescape")
+    present = text.replace("\n", ":").split(":")
+    missing = [directory for directory in directories(libraries) if directory not in present]
+    if missing:
+        lines = ":".join([text.rstrip("\n"), *missing]) + "\n"
+        rootfs.write(path, lines.encode("utf-8", "surrogateescape"))
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]

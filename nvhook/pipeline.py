@@ -1,0 +1,132 @@
+"""container + host -> Plan: the page to read first.
+
+    State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU container)
+    Inventory (cached) + Request -> GPUs -> Plan
+"""
+
+import os
+
+from nvhook.core.layout import ContainerLayout, container_layout
+from nvhook.core.planner import plan_request
+from nvhook.core.record import Record
+from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
+from nvhook.core.selection import select
+from nvhook.errors import FormatError, RequestError
+from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
+from nvhook.host import inventory_cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from nvhook.config import Config
+    from nvhook.core.edits import Plan
+    from nvhook.core.inventory import Gpu, Inventory
+    from nvhook.kernel.rootfs import Rootfs
+
+
+class Outcome(Record):
+    """A request, the GPUs it selects, and the plan that follows."""
+
+    __slots__ = ("gpus", "plan", "request")
+
+    def __init__(self, request: Request, gpus: "tuple[Gpu, ...]", plan: "Plan") -> None:
+        self.request: Final = request
+        self.gpus: Final = gpus
+        self.plan: Final = plan
+
+
+def read_container(bundle: str) -> ContainerConfig:
+    """Read a bundle's config.json.
+
+    Raises: FormatError if it is missing, too large or malformed.
+    """
+    path = f"{bundle}/config.json"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            size = os.fstat(fd).st_size
+            if size > MAX_CONFIG:
+                raise FormatError(
+                    f"{path} has {size} bytes, more than the limit of {MAX_CONFIG}",
+                    "no engine writes one that large; is it the right bundle?",
+                )
+            chunks = []
+            while chunk := os.read(fd, 1 << 20):
+                chunks.append(chunk)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise FormatError(
+            f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
+        ) from error
+    return parse_config(b"".join(chunks), bundle)
+
+
+def inventory(config: "Config") -> "Inventory":
+    """Return what the configured host has."""
+    return inventory_cache.load(
+        config.driver_root,
+        config.dev_root,
+        config.proc_root,
+        config.sys_root,
+        config.state_directory,
+    )
+
+
+def machine() -> str:
+    """Return the machine's architecture as uname has it (``x86_64``)."""
+    return os.uname().machine
+
+
+def layout_of(rootfs: "Rootfs") -> ContainerLayout:
+    """Look where a container keeps its libraries."""
+    return container_layout(
+        machine(), debian=rootfs.has("/etc/debian_version"), has_lib32=rootfs.has("/usr/lib32")
+    )
+
+
+def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Outcome:
+    """Plan a request on this host.
+
+    Raises: RequestError for a device that does not exist, HostError for something missing.
+    """
+    host = inventory(config)
+    gpus = select(request.devices, host)
+    plan = plan_request(
+        request.driver_capabilities, gpus, host, layout, device_rules=config.device_rules
+    )
+    return Outcome(request, gpus, plan)
+
+
+def plan_for_bundle(bundle: str, config: "Config") -> Outcome | None:
+    """Plan the container of a bundle that is not running; None if it does not ask for a GPU."""
+    from nvhook.kernel.rootfs import Rootfs
+
+    container = read_container(bundle)
+    request = from_container(container, config)
+    if request is None:
+        return None
+    try:
+        fd = os.open(container.root_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FormatError(
+            f"the bundle's root {container.root_path} can't be opened: {error.strerror}"
+        ) from error
+    try:
+        layout = layout_of(Rootfs(fd))
+    finally:
+        os.close(fd)
+    return plan_for(request, config, layout)
+
+
+def plan_for_gpus(devices: str, capabilities: str, config: "Config") -> Outcome:
+    """Plan a GPU list (grammar of NVIDIA_VISIBLE_DEVICES) with host paths, as a CDI spec has them.
+
+    Raises: RequestError for a list that names nothing.
+    """
+    asked = parse_devices(devices, "--gpus")
+    if asked is None:
+        raise RequestError("--gpus names no GPU", "use all, none, indices, UUIDs or PCI bus ids")
+    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
+    return plan_for(Request(asked, wanted, "--gpus"), config, ContainerLayout())
