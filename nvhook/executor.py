@@ -25,7 +25,7 @@ from nvhook.core.edits import (
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mounts
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import PROC_MAGIC, Rootfs
+from nvhook.kernel.rootfs import TMPFS_MAGIC, Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _in_child(
             code = 0
         finally:
             if code and os.environ.get("NVHOOK_DEBUG") == "1":
-                sys.__excepthook__(*sys.exc_info())  # type: ignore[arg-type]
+                sys.__excepthook__(*sys.exc_info())
                 sys.stderr.flush()
             os._exit(code)
     os.close(write_end)
@@ -265,9 +265,9 @@ class _Application:
         return self.rootfs.mount_target(path, accept, directory)
 
     def _proc_target(self, path: str, required: bool) -> int | None:
-        """Open a directory of the kernel's own /proc, which can be absent but never be made."""
+        """Open a directory below /proc: nothing can be made there, it exists or it does not."""
         target = self.rootfs.existing(path)
-        if target is not None and call("filesystem_magic", target) == PROC_MAGIC:
+        if target is not None and call("filesystem_magic", target) != TMPFS_MAGIC:
             return target
         self.closed.append(path + "/")
         if target is not None:

@@ -32,9 +32,9 @@ static const char hot_code[] = "import sys\n"
 			       "from nvhook.hook import main\n"
 			       "main(sys.argv[2:])\n";
 static const char cold_code[] = "import sys\n"
-				"sys.path.append(sys.argv[1])\n"
+				"sys.path.append(sys.argv.pop(1))\n"
 				"from nvhook.cli import run\n"
-				"run(sys.argv[2:])\n";
+				"run()\n";
 
 /* A container that wants a GPU has one of these in its config.json (core/request.py). */
 static const char *const needles[] = {

@@ -2,9 +2,11 @@
 
 import click
 
+from nvhook.cli.options import config_option, config_path
 
 @click.command()
 @click.argument("stage", type=click.Choice(["prestart", "createRuntime"]))
+@config_option
 def hook(stage: str) -> None:
     """Give a created container its GPU (called by OCI runtimes).
 
@@ -22,4 +24,5 @@ def hook(stage: str) -> None:
     """
     from nvhook.hook import main
 
-    main(["hook", stage])
+    path = config_path()
+    main(["hook", stage, *(["--config", path] if path else [])])

@@ -61,7 +61,7 @@ LIBRARIES["graphics"] += GRAPHICS_NEEDS
 LIBRARIES["display"] += GRAPHICS_NEEDS
 
 # Libraries with a version of their own: the driver's version need not end their file name.
-OWN_VERSION = ("libnvidia-nscq.so",)
+OWN_VERSION = ("libnvidia-nscq.so", "libnvidia-nvvm70.so")
 
 BINARIES: dict[str, tuple[str, ...]] = {
     "utility": (
@@ -103,6 +103,7 @@ BINARY_DIRECTORIES = (
     "/usr/bin",
     "/sbin",
     "/bin",
+    "/usr/lib/nvidia/current",  # Debian, where nothing has made the links to /etc/alternatives
 )
 
 # Where libraries are looked for when the loader cache does not know them. {triplet}: x86_64-linux-gnu.

@@ -14,6 +14,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.errors import HostError
+from nvhook.formats.proc_driver import masked_params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
     yield Mount("", catalog.PROC_DRIVER, ("ro", "nosuid", "nodev", "noexec"))
     for name in catalog.PROC_FILES:
         if name in inventory.proc_files:
-            yield TextFile(f"{catalog.PROC_DRIVER}/{name}", inventory.proc_files[name])
+            text = inventory.proc_files[name]
+            masked = masked_params(text) if name == "params" else text
+            yield TextFile(f"{catalog.PROC_DRIVER}/{name}", masked)
 
 
 def _files(

@@ -12,7 +12,7 @@ class Record:
     them frozen at no run-time cost.
     """
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def values(self) -> tuple[object, ...]:
         """Return the field values in ``__slots__`` order."""

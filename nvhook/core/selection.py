@@ -39,7 +39,7 @@ def _find(name: str, gpus: "tuple[Gpu, ...]") -> "Gpu":
     else:
         uuid = name.lower()
         # An unreadable UUID is full of question marks, the same ones for every GPU.
-        matches = [gpu for gpu in gpus if gpu.uuid == uuid and "?" not in uuid]
+        matches = [gpu for gpu in gpus if gpu.uuid.lower() == uuid and "?" not in uuid]
     if matches:
         return matches[0]
     if _is_mig(name):

@@ -26,6 +26,7 @@ _RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 _RACE_RETRIES = 64
 
 PROC_MAGIC = 0x9FA0
+TMPFS_MAGIC = 0x01021994
 # Kernel interfaces: a link of the image may lead there, a mount or a file never.
 _KERNEL_FILESYSTEMS = {
     PROC_MAGIC: "procfs",

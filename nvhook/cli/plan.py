@@ -1,0 +1,178 @@
+"""nvhook plan."""
+
+import click
+
+from nvhook.cli.options import config_option, json_option, load_config
+from nvhook.core import catalog
+from nvhook.core.edits import (
+    SOCKET_OPTIONS,
+    AdditionalGid,
+    CgroupRule,
+    DeviceNode,
+    EnvVar,
+    LdCacheUpdate,
+    Mount,
+    Plan,
+    Symlink,
+    TextFile,
+)
+from nvhook.core.inventory import Gpu
+from nvhook.core.record import Record
+from nvhook.errors import assert_never
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.core.edits import Edit
+    from nvhook.core.request import Request
+
+
+@click.command("plan")
+@click.option(
+    "--bundle", metavar="DIR", type=click.Path(), help="A container's bundle, with config.json."
+)
+@click.option("--gpus", metavar="LIST", help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-...")
+@click.option(
+    "--capabilities",
+    metavar="LIST",
+    default="",
+    help="As NVIDIA_DRIVER_CAPABILITIES, with --gpus; by default compute,utility.",
+)
+@json_option
+@config_option
+def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bool) -> None:
+    """Show what a container would get, edit by edit.
+
+    \b
+    Examples:
+      nvhook plan --gpus 0
+      nvhook plan --gpus all --capabilities utility --json
+      nvhook plan --bundle /run/containerd/io.containerd.runtime.v2.task/default/c1
+    """
+    from nvhook import pipeline
+    from nvhook.cli import output
+
+    if (bundle is None) == (gpus is None):
+        raise click.UsageError("give one of --bundle DIR and --gpus LIST")
+    if bundle is not None and capabilities:
+        raise click.UsageError("--capabilities goes with --gpus: a bundle says its own")
+    config = load_config()
+    planned = (
+        pipeline.plan_for_gpus(gpus or "", capabilities, config)
+        if bundle is None
+        else pipeline.plan_for_bundle(bundle, config)
+    )
+    if planned is None:
+        if as_json:
+            output.print_json(document(None, (), Plan(())))
+        else:
+            click.echo("not a GPU container: nothing to do")
+    elif as_json:
+        output.print_json(document(planned.request, planned.gpus, planned.plan))
+    else:
+        _print(planned.request, planned.gpus, planned.plan)
+
+
+def document(asked: "Request | None", gpus: tuple[Gpu, ...], plan: Plan) -> dict[str, object]:
+    """Return the object that nvhook plan --json prints."""
+    return {
+        "gpu_container": asked is not None,
+        "devices": [
+            {
+                "kind": "gpu",
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "minor": gpu.minor,
+                "pci_bus_id": gpu.pci_bus_id,
+            }
+            for gpu in gpus
+        ],
+        "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
+        "requirements": [],
+        "edits": [{"kind": edit.kind, **_fields(edit)} for edit in plan.edits],
+    }
+
+
+def _fields(record: Record) -> dict[str, object]:
+    names: tuple[str, ...] = record.__slots__
+    return {name: _plain(getattr(record, name)) for name in names}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Record):
+        return _fields(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _print(asked: "Request", gpus: tuple[Gpu, ...], plan: Plan) -> None:
+    from rich.markup import escape
+
+    from nvhook.cli import output
+
+    edits = output.table("edit", "what", "why")
+    for edit in plan.edits:
+        why = _why(edit, gpus, asked.driver_capabilities)
+        edits.add_row(edit.kind, escape(_describe(edit)), escape(why))
+    devices = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+    output.print_tables(
+        f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
+        f"GPUs {devices}",
+        f"driver capabilities {', '.join(asked.driver_capabilities) or 'none'}",
+        edits,
+    )
+
+
+def _describe(edit: "Edit") -> str:
+    match edit:
+        case DeviceNode():
+            text = f"{edit.container_path} = {edit.host_path} ({edit.major}:{edit.minor})"
+        case CgroupRule():
+            text = f"{edit.type} {edit.major}:{edit.minor} {edit.access}"
+        case Mount():
+            text = f"{edit.container_path} = {edit.host_path or 'tmpfs'} ({','.join(edit.options)})"
+        case Symlink():
+            text = f"{edit.container_path} -> {edit.target}"
+        case TextFile():
+            text = f"{edit.container_path} ({len(edit.content)} characters, {edit.mode:04o})"
+        case LdCacheUpdate():
+            text = f"{len(edit.libraries)} libraries: " + ", ".join(
+                library.name for library in edit.libraries
+            )
+        case EnvVar():
+            text = f"{edit.name}={edit.value}"
+        case AdditionalGid():
+            text = str(edit.gid)
+        case _:
+            assert_never(edit)
+    return text
+
+
+def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> str:
+    """Return what an edit is for: a GPU, or the capabilities that need it."""
+    if isinstance(edit, LdCacheUpdate):
+        return "the container's loader finds the libraries"
+    if isinstance(edit, CgroupRule):
+        return "without the rule, opening the node is refused"
+    if isinstance(edit, EnvVar | AdditionalGid):
+        return "NVIDIA's programs expect it"
+    path = edit.container_path
+    for gpu in gpus:
+        if path == f"/dev/nvidia{gpu.minor}" or path.endswith(f"/gpus/{gpu.pci_bus_id}"):
+            return f"GPU {gpu.index}"
+    if path.startswith(catalog.PROC_DRIVER):
+        return "only the container's own GPUs are visible"
+    name = path.rpartition("/")[2]
+    if name in catalog.CONTROL_NODES:
+        return ", ".join(catalog.CONTROL_NODES[name][2]) or "every GPU container"
+    needed = [
+        capability
+        for capability in capabilities
+        if name in catalog.BINARIES.get(capability, ())
+        or any(name.startswith(library) for library in catalog.LIBRARIES.get(capability, ()))
+    ]
+    if not needed and "/firmware/" in path:
+        return "firmware of the GPU's own processor"
+    if not needed and isinstance(edit, Mount) and edit.options == SOCKET_OPTIONS:
+        return "a service of the driver on the host"
+    return ", ".join(needed) or "driver"

@@ -1,0 +1,268 @@
+"""nvhook's own configuration: one flat TOML file, every setting with a default.
+
+The TOML parser is slow to import (15 ms and more), so what a file says is remembered in nvhook's
+state directory until the file changes.
+"""
+
+import os
+import sys
+import time
+
+from nvhook import state_file
+from nvhook.core.catalog import CAPABILITIES
+from nvhook.core.record import Record
+from nvhook.errors import ConfigError, FormatError
+from nvhook.formats import json_text
+from nvhook.log import LEVELS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+DEFAULT_PATH = "/etc/nvhook/config.toml"
+MAX_SIZE = 1 << 20
+
+
+class Setting(Record):
+    """One key of the file; ``kind`` is path, file, level, flag, names or capabilities."""
+
+    __slots__ = ("default", "doc", "key", "kind")
+
+    def __init__(self, key: str, kind: str, default: object, doc: str) -> None:
+        self.key: Final = key
+        self.kind: Final = kind
+        self.default: Final = default
+        self.doc: Final = doc
+
+    @property
+    def attribute(self) -> str:
+        """Return the name of the setting in Config."""
+        return self.key.replace("-", "_")
+
+
+SETTINGS = (
+    Setting("driver-root", "path", "/", "where the driver's user-space files are installed"),
+    Setting("dev-root", "path", "/dev", "directory with the host's NVIDIA device nodes"),
+    Setting("proc-root", "path", "/proc", "the host's /proc"),
+    Setting("sys-root", "path", "/sys", "the host's /sys"),
+    Setting("state-directory", "path", state_file.DIRECTORY, "where the inventory is remembered"),
+    Setting("log-path", "file", "/var/log/nvhook.log", "log file; empty: no log"),
+    Setting("log-level", "level", "info", "debug, info, warning or error"),
+    Setting(
+        "accept-envvar-when-unprivileged",
+        "flag",
+        True,
+        "let containers without CAP_SYS_ADMIN ask with NVIDIA_VISIBLE_DEVICES",
+    ),
+    Setting(
+        "accept-volume-mounts",
+        "flag",
+        False,
+        "let containers ask by mounts below /var/run/nvidia-container-devices",
+    ),
+    Setting(
+        "supported-driver-capabilities",
+        "capabilities",
+        CAPABILITIES,
+        "driver capabilities that containers may have",
+    ),
+    Setting(
+        "swarm-resource",
+        "names",
+        (),
+        "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
+    ),
+    Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
+)
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+class Config(Record):
+    """The value of every setting; paths are absolute, without a slash at the end."""
+
+    __slots__ = tuple([setting.attribute for setting in SETTINGS])
+
+    accept_envvar_when_unprivileged: bool
+    accept_volume_mounts: bool
+    dev_root: str
+    device_rules: bool
+    driver_root: str
+    log_level: str
+    log_path: str
+    proc_root: str
+    state_directory: str
+    supported_driver_capabilities: tuple[str, ...]
+    swarm_resource: tuple[str, ...]
+    sys_root: str
+
+    def __init__(self, **values: object) -> None:
+        for setting in SETTINGS:
+            setattr(self, setting.attribute, values.pop(setting.attribute, setting.default))
+        if values:
+            raise TypeError(f"no such setting: {', '.join(values)}")
+
+
+def load(path: str | None = None) -> Config:
+    """Return the configuration of a file, the defaults if the default file does not exist.
+
+    Raises: ConfigError.
+    """
+    return Config(**explicit_values(path))
+
+
+def explicit_values(path: str | None = None) -> dict[str, object]:
+    """Return what the file sets, by attribute name.
+
+    Raises: ConfigError.
+    """
+    name = DEFAULT_PATH if path is None else path
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if path is None:
+            return {}
+        raise ConfigError(f"configuration file {name} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+    try:
+        status = os.fstat(fd)
+        key = _key(name, status)
+        cache = f"{state_file.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
+        values = _remembered(cache, key)
+        if values is None:
+            document = _parse(name, _read(name, fd))
+            values = _check(name, document)
+            # A file written this very moment may change again without a new time stamp.
+            if key == _key(name, os.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
+                _remember(cache, key, document)
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    finally:
+        os.close(fd)
+    return values
+
+
+def _unreadable(name: str, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return ConfigError(f"can't read configuration file {name}: {reason}")
+
+
+def _key(name: str, status: os.stat_result) -> list[object]:
+    return [os.path.abspath(name), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _read(name: str, fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as stream:
+        data = stream.read(MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise ConfigError(f"configuration file {name} is larger than {MAX_SIZE} bytes")
+    return data
+
+
+def _remembered(cache: str, key: list[object]) -> dict[str, object] | None:
+    data = state_file.read(cache, MAX_SIZE)
+    if data is None:
+        return None
+    try:
+        document = json_text.parse(data, cache)
+        if not isinstance(document, dict) or document.get("key") != key:
+            return None
+        values = document.get("values")
+        return _check(cache, values) if isinstance(values, dict) else None
+    except (ConfigError, FormatError):
+        return None  # written by another version of nvhook: read the file again
+
+
+def _remember(cache: str, key: list[object], document: dict[str, object]) -> None:
+    import json
+
+    text = json.dumps({"key": key, "values": document})
+    state_file.write(cache, text.encode())
+
+
+def _parse(name: str, data: bytes) -> dict[str, object]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document: dict[str, object] = tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{name} line {line}: not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        last = f"line {data.count(10) + 1}, the end"
+        text = str(error).replace("end of document", last)
+        raise ConfigError(f"{name}: {text[:1].lower()}{text[1:]}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply") from None
+    for key in document:
+        if key not in _BY_KEY:
+            raise ConfigError(f"{_where(name, data, key)}: unknown key {key}", _suggest(key))
+    for key, value in document.items():
+        if _convert(_BY_KEY[key], value) is None:
+            raise ConfigError(f"{_where(name, data, key)}: {key} must be {_wanted(_BY_KEY[key])}")
+    return document
+
+
+def _where(name: str, data: bytes, key: str) -> str:
+    for number, line in enumerate(data.decode().splitlines(), 1):
+        first = line.lstrip(" \t[\"'")
+        if first.startswith(key) and first[len(key) :].lstrip(" \t\"'")[:1] in {"=", ".", "]"}:
+            return f"{name} line {number}"
+    return name
+
+
+def _suggest(key: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(key, _BY_KEY, 1)
+    return f"did you mean {close[0]}?" if close else f"known keys: {', '.join(_BY_KEY)}"
+
+
+def _check(name: str, document: dict[str, object]) -> dict[str, object]:
+    """Return the values by attribute name, converted."""
+    values = {}
+    for key, value in document.items():
+        setting = _BY_KEY.get(key)
+        converted = None if setting is None else _convert(setting, value)
+        if setting is None or converted is None:
+            raise ConfigError(f"{name}: bad value of {key}")
+        values[setting.attribute] = converted
+    return values
+
+
+def _convert(setting: Setting, value: object) -> object:
+    """Return the value as Config has it, None if it is not of the setting's kind."""
+    if setting.kind == "flag":
+        return value if isinstance(value, bool) else None
+    if setting.kind == "level":
+        return value if value in LEVELS else None
+    if setting.kind in {"path", "file"}:
+        return _path(value, setting.kind == "file")
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        return None
+    if setting.kind == "names":
+        return tuple(value)
+    if "all" in value:
+        return CAPABILITIES
+    return tuple(sorted(set(value))) if set(value).issubset(CAPABILITIES) else None
+
+
+def _path(value: object, may_be_empty: bool) -> str | None:
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    if value.startswith("/"):
+        return value.rstrip("/") or "/"
+    return value if may_be_empty and not value else None
+
+
+def _wanted(setting: Setting) -> str:
+    return {
+        "flag": "true or false",
+        "level": "one of " + ", ".join(LEVELS),
+        "path": "an absolute path",
+        "file": "an absolute path, or empty",
+        "names": "a list of strings",
+        "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),
+    }[setting.kind]

@@ -1,0 +1,1 @@
+"""Bytes to values and back: OCI documents, ld.so.cache, ELF, /proc files. Pure: no I/O."""

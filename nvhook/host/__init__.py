@@ -1,0 +1,1 @@
+"""Reads the machine into an Inventory."""

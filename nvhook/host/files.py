@@ -1,0 +1,68 @@
+"""Find the driver's programs and firmware images below a driver root."""
+
+import os
+import stat
+
+from nvhook.core.catalog import BINARIES, BINARY_DIRECTORIES, FIRMWARE_DIRECTORIES
+from nvhook.core.inventory import HostFile
+from nvhook.host.driver_texts import read_text
+from nvhook.host.root_paths import join_root, list_directory, open_file
+
+
+def find_binaries(driver_root: str) -> tuple[HostFile, ...]:
+    """Return the driver's programs, each from the first directory that has it executable."""
+    found = []
+    for name in dict.fromkeys([name for names in BINARIES.values() for name in names]):
+        for directory in BINARY_DIRECTORIES:
+            path = _regular_file(driver_root, f"{directory}/{name}", executable=True)
+            if path is not None:
+                found.append(HostFile("binary", name, path, join_root(driver_root, path)))
+                break
+    return tuple(found)
+
+
+def find_firmware(
+    driver_root: str, driver_version: str, sys_root: str, release: str
+) -> tuple[HostFile, ...]:
+    """Return the GSP images of this driver version from the first directory that has any.
+
+    ``release`` is what ``uname -r`` prints. The kernel's own search order: the path parameter of
+    firmware_class first.
+    """
+    directories = [path.format(release=release) for path in FIRMWARE_DIRECTORIES]
+    parameter = read_text(sys_root.rstrip("/") + "/module/firmware_class/parameters/path", 4096)
+    if parameter and parameter.strip():
+        directories.insert(0, _inside(driver_root, parameter.strip()))
+    for directory in directories:
+        listed = list_directory(driver_root, f"{directory}/nvidia/{driver_version}")
+        if listed is None:
+            continue
+        names, resolved = listed
+        found = []
+        for name in names:
+            if not (name.startswith("gsp") and name.endswith(".bin")):
+                continue
+            path = _regular_file(driver_root, f"{resolved}/{name}", executable=False)
+            if path is not None:
+                found.append(HostFile("firmware", name, path, join_root(driver_root, path)))
+        if found:
+            return tuple(found)
+    return ()
+
+
+def _inside(driver_root: str, path: str) -> str:
+    """Return a host path as the driver root sees it: driver containers write the host's view."""
+    prefix = driver_root.rstrip("/") + "/"
+    return "/" + path.removeprefix(prefix).lstrip("/")
+
+
+def _regular_file(driver_root: str, path: str, executable: bool) -> str | None:
+    opened = open_file(driver_root, path)
+    if opened is None:
+        return None
+    fd, resolved = opened
+    try:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
+    return resolved if not executable or mode & 0o111 else None

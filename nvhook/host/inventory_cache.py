@@ -1,0 +1,151 @@
+"""Load the inventory from a file that one discovery per boot leaves behind: part of every start.
+
+What changes without a trace (nodes, sockets, majors, driver texts) is read anew and never cached. A
+file that is not exactly what this version wrote for exactly this host is ignored and replaced.
+"""
+
+import os
+
+from nvhook import state_file
+from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
+from nvhook.errors import FormatError
+from nvhook.formats import json_text
+from nvhook.formats.proc_driver import is_known_uuid, parse_information
+from nvhook.host.driver_texts import (
+    driver_directory,
+    list_gpu_directories,
+    read_driver_version,
+    read_majors,
+    read_proc_files,
+    read_text,
+)
+from nvhook.host.nodes import find_nodes, find_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    Row = TypeVar("Row")
+
+FILE_NAME = "inventory.json"
+MAX_BYTES = 4 << 20
+# Raise it with every change of the file's content or of what discovery finds.
+SCHEMA = 1
+
+GPU_FIELDS = (("index", int), ("uuid", str), ("minor", int), ("pci_bus_id", str), ("model", str))
+LIBRARY_FIELDS = (
+    ("name", str),
+    ("soname", str),
+    ("path", str),
+    ("host_path", str),
+    ("flags", int),
+    ("bits", int),
+)
+FILE_FIELDS = (("group", str), ("name", str), ("path", str), ("host_path", str))
+
+
+def load(
+    driver_root: str, dev_root: str, proc_root: str, sys_root: str, state_directory: str
+) -> Inventory:
+    """Return the host's inventory, discovering it only where the cache does not hold.
+
+    Raises: what discovery.discover raises.
+    """
+    version = read_driver_version(proc_root, sys_root)
+    majors = read_majors(proc_root)
+    key = _key((driver_root, dev_root, proc_root, sys_root), version, majors)
+    path = f"{state_directory.rstrip('/')}/{FILE_NAME}"
+    cached = _read(path, key)
+    if cached is None or _has_new_uuid(cached[0], proc_root):
+        from nvhook.host.discovery import discover
+        from nvhook.host.inventory_rows import render
+
+        inventory = discover(driver_root, dev_root, proc_root, sys_root)
+        # The key was taken first: what changed meanwhile makes the next start discover again.
+        state_file.write(path, render(inventory, key))
+        return inventory
+    gpus, libraries, files, cuda_version = cached
+    return Inventory(
+        driver_version=version,
+        cuda_version=cuda_version,
+        driver_root=driver_root,
+        proc_root=proc_root,
+        majors=majors,
+        gpus=gpus,
+        nodes=find_nodes(dev_root),
+        libraries=libraries,
+        files=(*files, *find_sockets(driver_root)),
+        proc_files=read_proc_files(proc_root),
+    )
+
+
+def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:
+    driver_root, _, proc_root, _ = roots
+    boot_id = read_text(proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
+    try:
+        status = os.stat(driver_root.rstrip("/") + "/etc/ld.so.cache")
+    except OSError:
+        loader_cache = "absent"
+    else:
+        fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        loader_cache = ":".join([str(field) for field in fields])
+    return [
+        str(SCHEMA),
+        *roots,
+        boot_id.strip(),
+        version,
+        loader_cache,
+        " ".join([f"{name}={majors[name]}" for name in sorted(majors)]),
+        " ".join(list_gpu_directories(proc_root)),
+    ]
+
+
+def _read(
+    path: str, key: list[str]
+) -> "tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None":
+    data = state_file.read(path, MAX_BYTES)
+    if data is None:
+        return None
+    try:
+        content = json_text.parse(data, path, MAX_BYTES)
+        if not isinstance(content, dict) or content.get("key") != key:
+            return None
+        cuda_version = content.get("cuda_version")
+        if not isinstance(cuda_version, str):
+            return None
+        return (
+            _rows(content.get("gpus"), Gpu, GPU_FIELDS),
+            _rows(content.get("libraries"), Library, LIBRARY_FIELDS),
+            _rows(content.get("files"), HostFile, FILE_FIELDS),
+            cuda_version,
+        )
+    except FormatError:
+        return None
+
+
+def _rows(
+    rows: object, record: "Callable[..., Row]", fields: "tuple[tuple[str, type], ...]"
+) -> "tuple[Row, ...]":
+    types = [field_type for _, field_type in fields]
+    if not isinstance(rows, list):
+        raise FormatError("the inventory has no list of rows")
+    for row in rows:
+        # type(), not isinstance(): true is an int to the latter
+        if not isinstance(row, list) or [type(value) for value in row] != types:
+            raise FormatError("a row of the inventory is wrong")
+    return tuple([record(*row) for row in rows])
+
+
+def _has_new_uuid(gpus: tuple[Gpu, ...], proc_root: str) -> bool:
+    """Return whether the driver has learnt a UUID since: it does with the first use of a GPU."""
+    for gpu in gpus:
+        if is_known_uuid(gpu.uuid):
+            continue
+        path = f"{driver_directory(proc_root)}/gpus/{gpu.pci_bus_id}/information"
+        try:
+            if is_known_uuid(parse_information(read_text(path) or "")[0].uuid):
+                return True
+        except FormatError:
+            return True  # discovery says what is wrong with it
+    return False

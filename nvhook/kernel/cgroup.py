@@ -1,0 +1,223 @@
+"""The device cgroup of a process, v1 and v2: which device nodes it may open.
+
+Where a process belongs is in /proc/PID/cgroup; where that hierarchy can be reached, only in the
+reader's own mountinfo: a host with only cgroup2 mounted still lists the v1 controllers per process.
+
+A directory that also holds the calling process is left alone. Rules added there would be given to
+the runtime and everything else in it.
+"""
+
+import os
+
+from nvhook.errors import ContainerError, FormatError, HostError
+from nvhook.kernel import bpf, mountinfo, programs
+from nvhook.kernel.bpf import DeviceRule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvhook.kernel.mountinfo import Mount
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+EVERYTHING = "a *:* rwm"
+ENDED = "has the process ended?"
+UNRESTRICTED = "no program attached, nothing of its own restricts devices"
+SHARED = "shares the runtime's own cgroup, left alone"
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class DeviceCgroup:
+    """Open directories that decide about a process's devices.
+
+    ``v1`` and ``v2`` go from the process's own directory up to the last one that does not hold the
+    caller (v1: the own one only); None is a hierarchy that is not mounted.
+    """
+
+    __slots__ = ("v1", "v2")
+
+    def __init__(self, v1: tuple[int, ...] | None, v2: tuple[int, ...] | None) -> None:
+        self.v1 = v1
+        self.v2 = v2
+
+    def allow(self, rules: "Iterable[DeviceRule]") -> tuple[str, ...]:
+        """Let the process open these devices too; say what was done in each hierarchy.
+
+        Raises: NvhookError.
+        """
+        wanted = bpf.canonical(rules)
+        if not wanted:
+            return ()
+        done: list[str] = []
+        if self.v1 is not None:
+            done.append("v1: " + (allow_v1(self.v1[0], wanted) if self.v1 else SHARED))
+        if self.v2 is not None:
+            done += [f"v2: {line}" for line in self._allow_v2(wanted)]
+        return tuple(done)
+
+    def _allow_v2(self, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
+        for directory in self.v2 or ():
+            if programs.attached(directory)[0]:
+                return programs.allow(directory, rules) or ("unchanged",)
+        if self.v1 is not None:  # a hybrid host, where v1 decides
+            return ()
+        return (UNRESTRICTED,) if self.v2 else (SHARED,)
+
+    def close(self) -> None:
+        """Close the directories."""
+        for fd in (self.v1 or ()) + (self.v2 or ()):
+            os.close(fd)
+        self.v1 = self.v2 = None
+
+    def __enter__(self) -> "DeviceCgroup":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def find(pid: int, proc: str = "/proc") -> DeviceCgroup:
+    """Open the device cgroup of a process.
+
+    Raises: HostError if no hierarchy is mounted; ContainerError if the process's directory can't be
+    reached; FormatError.
+    """
+    mounts = mountinfo.read(proc, containing=b" - cgroup")
+    v1 = [each for each in mounts if each.fs_type == "cgroup" and "devices" in each.super_options]
+    v2 = [each for each in mounts if each.fs_type == "cgroup2"]
+    theirs, ours = memberships(proc, pid), memberships(proc, "self")
+    found = DeviceCgroup(None, None)
+    try:
+        found.v1 = _open(v1, theirs[0], ours[0], 1)
+        found.v2 = _open(v2, theirs[1], ours[1], MAX_DEPTH)
+    except (ContainerError, HostError):
+        found.close()
+        raise
+    if found.v1 is None and found.v2 is None:
+        raise HostError(
+            "neither the devices hierarchy of cgroup v1 nor cgroup v2 is mounted",
+            "mount cgroup2 at /sys/fs/cgroup",
+        )
+    return found
+
+
+def memberships(proc: str, pid: int | str) -> tuple[str, str]:
+    """Return a process's directories in the v1 devices hierarchy and in v2, "" where it has none.
+
+    Raises: ContainerError if the process has gone or lies outside the caller's cgroup namespace.
+    """
+    path = f"{proc}/{pid}/cgroup"
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES)
+    except OSError as error:
+        raise ContainerError(f"can't read {path}: {error.strerror}", ENDED) from error
+    v1 = v2 = ""
+    for line in os.fsdecode(data).split("\n"):
+        if not line:
+            continue
+        fields = line.split(":", 2)
+        if len(fields) != 3 or not fields[2].startswith("/"):
+            raise FormatError(f"{path} has a line that is not understood: {line[:80]!r}")
+        if "devices" in fields[1].split(","):
+            v1 = fields[2]
+        elif fields[0] == "0" and not fields[1]:
+            v2 = fields[2]
+    for directory in (v1, v2):
+        if ".." in directory.split("/"):
+            raise ContainerError(
+                f"process {pid} is in cgroup {directory}, outside of nvhook's cgroup namespace",
+                "run nvhook in the host's cgroup namespace",
+            )
+    return v1, v2
+
+
+def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
+    """Write the rules that are not listed yet; say how many.
+
+    A directory that allows everything lists no exceptions and needs none.
+
+    Raises: ContainerError.
+    """
+    try:
+        listed = _read_list(directory)
+        if EVERYTHING in listed:
+            return "everything is allowed already"
+        missing = [rule for rule in rules if not any(_covers(entry, rule) for entry in listed)]
+        fd = os.open("devices.allow", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            for kind, major, minor, access in missing:
+                os.write(fd, f"{kind} {major}:{minor} {access}".encode())  # one rule in each write
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ContainerError(
+            f"can't add device rules to the container's cgroup: {error.strerror}",
+            "EPERM: a cgroup above it must allow the devices first",
+        ) from error
+    return f"{len(missing)} rules" if missing else "unchanged"
+
+
+def _read_list(directory: int) -> list[str]:
+    fd = os.open("devices.list", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    with open(fd, "rb") as file:
+        return file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
+
+
+def _covers(entry: str, rule: DeviceRule) -> bool:
+    kind, major, minor, access = rule
+    fields = entry.replace(":", " ").split()
+    return (
+        len(fields) == 4
+        and fields[0] == kind
+        and fields[1] in {"*", str(major)}
+        and fields[2] in {"*", str(minor)}
+        and set(access) <= set(fields[3])
+    )
+
+
+def _open(mounts: "list[Mount]", theirs: str, ours: str, depth: int) -> tuple[int, ...] | None:
+    """Open the process's directory and those above it; None if the hierarchy is not mounted."""
+    reachable = [mount for mount in mounts if _visible(mount)]
+    if not reachable or not theirs:
+        return None
+    for mount in reversed(reachable):
+        root = "" if mount.root == "/" else mount.root
+        if theirs == mount.root or theirs.startswith(root + "/"):
+            return _open_upwards(mount.mount_point, theirs, ours, len(root), depth)
+    raise ContainerError(
+        f"cgroup {theirs} is not below any cgroup mount",
+        "run nvhook where the host's cgroups are mounted",
+    )
+
+
+def _open_upwards(
+    mount_point: str, theirs: str, ours: str, cut: int, depth: int
+) -> tuple[int, ...]:
+    if theirs.count("/") > MAX_DEPTH:
+        raise ContainerError("the process's cgroup is nested too deep")
+    fds: list[int] = []
+    directory = theirs.rstrip("/")
+    try:
+        while len(directory) > cut and len(fds) < depth and not _holds(directory, ours):
+            fds.append(os.open(mount_point + directory[cut:], DIRECTORY))
+            directory = directory.rpartition("/")[0]
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        raise ContainerError(f"can't open cgroup {theirs}: {error.strerror}", ENDED) from error
+    return tuple(fds)
+
+
+def _holds(directory: str, member: str) -> bool:
+    return member == directory or member.startswith(directory + "/")
+
+
+def _visible(mount: "Mount") -> bool:
+    """Tell whether the mount is on top at its place: another may have been mounted over it."""
+    try:
+        device = os.stat(mount.mount_point).st_dev
+    except OSError:
+        return False
+    return f"{os.major(device)}:{os.minor(device)}" == mount.device

@@ -1,0 +1,252 @@
+"""Device programs attached to a cgroup v2 directory: read, patch and swap them.
+
+A program is replaced in one step. Detaching first would leave the cgroup open to every device for
+the moment in between.
+"""
+
+import os
+from errno import EACCES, EINVAL, ENOENT, ENOSPC
+
+from nvhook._native import SyscallError, call, ffi
+from nvhook.errors import ContainerError, NvhookError, UnsupportedError
+from nvhook.kernel import bpf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.kernel.bpf import DeviceRule
+
+ALLOW_MULTI = 2  # BPF_F_ALLOW_MULTI: programs of the directory and its ancestors are ANDed
+REPLACE = 4  # BPF_F_REPLACE, Linux 5.6
+MAX_PROGRAMS = 64  # the kernel's limit for one cgroup
+MAX_BYTES = 1 << 20
+MAX_LINKS = 65536
+TRIES = 10
+LOG_BYTES = 1 << 16
+HARDENED = "set net.core.bpf_jit_harden to 1, or put the devices into the container's spec"
+
+
+def attached(cgroup: int) -> tuple[tuple[int, ...], int]:
+    """Return the ids of the programs attached to the directory itself, and how they are attached.
+
+    Raises: NvhookError.
+    """
+    ids = ffi.new("uint32_t[]", MAX_PROGRAMS)
+    flags = ffi.new("uint32_t *")
+    try:
+        count = call("bpf_query", cgroup, 0, ids, MAX_PROGRAMS, flags)
+    except SyscallError as error:
+        if error.errno == EINVAL:  # a kernel without device programs
+            return (), 0
+        if error.errno == ENOSPC:
+            raise UnsupportedError("too many device programs on one cgroup") from error
+        raise _failed("query device programs", error) from error
+    return tuple(ids[0:count]), flags[0]
+
+
+def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
+    """Put the rules in front of every program of the directory; return what was swapped.
+
+    Another process (systemd, a runtime's update) may swap at the same time: start again then.
+
+    Raises: NvhookError; no program is changed if one of them can't be.
+    """
+    done: list[str] = []
+    for _ in range(TRIES):
+        patches: list[Patch] = []
+        try:
+            ids, flags = attached(cgroup)
+            for number in ids:
+                patches.append(Patch(number, rules))  # noqa: PERF401 - what was opened must be closed
+            swapped = [patch.swap(cgroup, flags) for patch in patches if patch.new >= 0]
+            done += [line for line in swapped if line]
+            if all(swapped):
+                return tuple(done)
+        except ProgramGoneError:
+            continue
+        finally:
+            for patch in patches:
+                patch.close()
+    raise ContainerError("the container's device programs keep changing", "try again")
+
+
+class ProgramGoneError(ContainerError):
+    """A program was replaced by someone else between looking and touching."""
+
+
+class Patch:
+    """One attached program and, if rules are missing, its loaded replacement (``new`` >= 0)."""
+
+    __slots__ = ("id", "new", "old")
+
+    def __init__(self, number: int, rules: "tuple[DeviceRule, ...]") -> None:
+        self.id = number
+        self.new = -1
+        self.old = open_program(number)
+        try:
+            insns = instructions(self.old)
+            had, original = bpf.split(insns)
+            wanted = bpf.canonical((had or ()) + rules)
+            if wanted != had:
+                patched = bpf.prologue(wanted) + original
+                check(insns, patched, wanted, rules)
+                self.new = load(patched, name_of(self.old))
+        except NvhookError:
+            self.close()
+            raise
+
+    def swap(self, cgroup: int, flags: int) -> str:
+        """Replace the old program; return what was done, or nothing if the old one is not there."""
+        try:
+            if flags & ALLOW_MULTI:
+                call("bpf_prog_attach", cgroup, self.new, ALLOW_MULTI | REPLACE, self.old)
+            else:  # one program only, and attaching replaces it
+                call("bpf_prog_attach", cgroup, self.new, flags, -1)
+            return f"program {self.id} -> {call('bpf_prog_id', self.new)}"
+        except SyscallError as error:
+            if error.errno != ENOENT:
+                raise _failed("replace a device program", error) from error
+        if not update_link(cgroup, self.id, self.new, self.old):
+            return ""
+        return f"program {self.id} -> a new one on its link"
+
+    def close(self) -> None:
+        """Close both descriptors; what is attached stays attached."""
+        for fd in (self.old, self.new):
+            if fd >= 0:
+                os.close(fd)
+        self.old = self.new = -1
+
+
+def open_program(number: int) -> int:
+    """Return a descriptor of the program with this id.
+
+    Raises: ProgramGoneError, NvhookError.
+    """
+    try:
+        return call("bpf_prog_fd", number)
+    except SyscallError as error:
+        if error.errno == ENOENT:
+            raise ProgramGoneError(f"device program {number} has gone") from error
+        raise _failed("open a device program", error) from error
+
+
+def instructions(program: int) -> bytes:
+    """Return a program as it can be loaded again.
+
+    Raises: UnsupportedError if the kernel hides it or its constants.
+    """
+    try:
+        size = call("bpf_prog_xlated", program, ffi.NULL, 0)
+        if size > MAX_BYTES:
+            raise UnsupportedError(f"a device program of {size} bytes is too large")
+        buffer = ffi.new("char[]", size)
+        call("bpf_prog_xlated", program, buffer, size)
+    except SyscallError as error:
+        if error.errno == EACCES:
+            raise UnsupportedError("the kernel hides device programs", HARDENED) from error
+        raise _failed("read a device program", error) from error
+    insns = bytes(ffi.buffer(buffer, size))
+    if bpf.blinded(insns):
+        raise UnsupportedError("the kernel hides the device program's constants", HARDENED)
+    return insns
+
+
+def name_of(program: int) -> bytes:
+    """Return the name the program was loaded with, often empty."""
+    buffer = ffi.new("char[16]")
+    try:
+        call("bpf_prog_name", program, buffer)
+    except SyscallError as error:
+        raise _failed("read a device program's name", error) from error
+    name: bytes = ffi.string(buffer)
+    return name
+
+
+def load(insns: bytes, name: bytes) -> int:
+    """Load a program and return its descriptor.
+
+    Raises: UnsupportedError if the kernel refuses it, or keeps something else than was given.
+    """
+    count = len(insns) // bpf.INSN
+    try:
+        program = call("bpf_prog_load", insns, count, name, ffi.NULL, 0)
+    except SyscallError as error:
+        log = ffi.new("char[]", LOG_BYTES)
+        _load_with_log(insns, count, name, log)
+        lines = ffi.string(log).decode("ascii", "replace").splitlines() or [error.strerror]
+        reason = "; ".join(lines[-3:])
+        raise UnsupportedError(f"the kernel refuses the patched program: {reason}") from error
+    try:
+        kept = instructions(program) == insns
+    except NvhookError:
+        os.close(program)
+        raise
+    if not kept:
+        os.close(program)
+        raise UnsupportedError("the kernel has rewritten the patched device program")
+    return program
+
+
+def check(
+    old: bytes, new: bytes, allowed: "tuple[DeviceRule, ...]", asked: "tuple[DeviceRule, ...]"
+) -> None:
+    """Make sure that the patched program allows what is asked, and decides the rest as before.
+
+    Raises: UnsupportedError.
+    """
+    before, after = bpf.decode(old), bpf.decode(new)
+    for rule in asked:
+        if not bpf.run(after, rule):
+            raise UnsupportedError(f"the patched device program would not allow {rule}")
+    kind, major, minor, _ = asked[0]
+    probes = [
+        (kind, major, minor, "rwm"),
+        (kind, major, (minor + 1) % (bpf.MAX_MINOR + 1), "rw"),
+        ("c", 1, 3, "rw"),
+        ("b", 8, 0, "r"),
+    ]
+    for probe in probes:
+        if not bpf.covered(probe, allowed) and bpf.run(before, probe) != bpf.run(after, probe):
+            raise UnsupportedError(f"the patched device program would change {probe}")
+
+
+def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
+    """Swap a program that is attached by a bpf_link; False if there is no such link.
+
+    Raises: NvhookError.
+    """
+    inode = os.fstat(cgroup).st_ino
+    following = ffi.new("uint32_t *")
+    program, directory = ffi.new("uint32_t *"), ffi.new("uint64_t *")
+    for _ in range(MAX_LINKS):
+        try:
+            call("bpf_link_next", following[0], following)
+            link = call("bpf_link_fd", following[0])
+        except SyscallError as error:
+            if error.syscall == "bpf_link_fd" and error.errno == ENOENT:
+                continue
+            if error.errno in {ENOENT, EINVAL}:  # the end; a kernel without links
+                return False
+            raise _failed("look for the link of a device program", error) from error
+        try:
+            ours = call("bpf_link_info", link, program, directory)
+            if ours and program[0] == number and directory[0] == inode:
+                call("bpf_link_update", link, new, old)
+                return True
+        except SyscallError as error:
+            raise _failed("update the link of a device program", error) from error
+        finally:
+            os.close(link)
+    return False
+
+
+def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
+    try:
+        os.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
+    except SyscallError:
+        return  # as before; what is wanted is the log
+
+
+def _failed(what: str, error: SyscallError) -> NvhookError:
+    hint = "needs root with CAP_SYS_ADMIN and Linux 5.6"
+    return ContainerError(f"can't {what}: {error.strerror}", hint)

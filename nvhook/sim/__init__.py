@@ -1,0 +1,1 @@
+"""A simulated driver: test GPU plumbing on a machine without a GPU."""

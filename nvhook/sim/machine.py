@@ -1,0 +1,202 @@
+"""The simulated machine: its GPUs, and what /proc, /sys and the state file say of it.
+
+The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a comment line::
+
+    gpus=2                      how many GPUs the machine has, at most 64
+    driver_version=550.54.14
+    cuda_version=12040          1000 * major + 10 * minor
+    uvm_major=511               the major of nvidia-uvm; nvidia's is 195
+    gpu0.uuid=GPU-...           gpuN: N is the index, in PCI order
+    gpu0.minor=0                the N of /dev/nvidiaN
+    gpu0.bus=0000:04:00.0
+    gpu0.model=NVIDIA L4
+    gpu0.device=0x27b8          the PCI device id
+    gpu0.memory_mib=23034
+    gpu0.compute=8.9
+    gpu0.mig_capable=0
+    gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on
+
+nvidia-smi, libnvidia-ml and libcuda carry the same text behind their ELF image (see
+``src/machine.c``), because a container does not see DIR. Where the file can be read, its lines win
+over the carried ones: edit it, and a program that runs on the host sees the change. Lines may be
+left out.
+"""
+
+import uuid
+
+from nvhook.core.inventory import Gpu
+from nvhook.core.record import Record
+from nvhook.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
+MAX_GPUS = 64
+MAX_MODEL = 64
+NVIDIA_MAJOR = 195
+CTL_MINOR = 255
+MODESET_MINOR = 254
+# A fixed namespace: GPU N has the same UUID in every simulated machine.
+_UUIDS = uuid.UUID("5d2a7c1e-60b4-4f3c-9a58-3e7f0c9d1b26")
+BOOT_ID = "0b6f3d52-8c1e-4a97-b2d4-71e5a90c6f38"
+
+
+class Model(Record):
+    """What a model's name stands for: PCI device id, memory in MiB, compute capability, MIG."""
+
+    __slots__ = ("compute", "device", "memory_mib", "mig_capable")
+
+    def __init__(self, device: int, memory_mib: int, compute: str, mig_capable: bool) -> None:
+        self.device: Final = device
+        self.memory_mib: Final = memory_mib
+        self.compute: Final = compute
+        self.mig_capable: Final = mig_capable
+
+
+MODELS = {
+    "NVIDIA H100 80GB HBM3": Model(0x2330, 81559, "9.0", mig_capable=True),
+    "NVIDIA H200": Model(0x2335, 143771, "9.0", mig_capable=True),
+    "NVIDIA A100-SXM4-80GB": Model(0x20B2, 81920, "8.0", mig_capable=True),
+    "NVIDIA A10G": Model(0x2237, 23028, "8.6", mig_capable=False),
+    "NVIDIA L4": Model(0x27B8, 23034, "8.9", mig_capable=False),
+    "NVIDIA GeForce RTX 4090": Model(0x2684, 24564, "8.9", mig_capable=False),
+    "Tesla T4": Model(0x1EB8, 15360, "7.5", mig_capable=False),
+    "Tesla V100-SXM2-16GB": Model(0x1DB1, 16384, "7.0", mig_capable=False),
+}
+OTHER_MODEL = Model(0x2330, 81559, "9.0", mig_capable=False)
+
+# Driver branch -> CUDA version, newest first: a branch between two has the older one's.
+CUDA_VERSIONS = (
+    (580, 13000),
+    (575, 12090),
+    (570, 12080),
+    (565, 12070),
+    (560, 12060),
+    (555, 12050),
+    (550, 12040),
+    (545, 12030),
+    (535, 12020),
+    (530, 12010),
+    (525, 12000),
+    (520, 11080),
+    (515, 11070),
+    (510, 11060),
+    (495, 11050),
+    (470, 11040),
+    (460, 11020),
+    (450, 11000),
+    (0, 10020),
+)
+
+
+class Machine(Record):
+    """A simulated machine. ``uvm_major`` and ``caps_major`` are the two dynamic majors."""
+
+    __slots__ = ("caps_major", "driver_version", "gpus", "uvm_major")
+
+    def __init__(
+        self, driver_version: str, gpus: tuple[Gpu, ...], uvm_major: int, caps_major: int
+    ) -> None:
+        self.driver_version: Final = driver_version
+        self.gpus: Final = gpus
+        self.uvm_major: Final = uvm_major
+        self.caps_major: Final = caps_major
+
+    @property
+    def branch(self) -> int:
+        """The driver's branch: 550 of 550.54.14."""
+        return int(self.driver_version.split(".")[0])
+
+    @property
+    def open_modules(self) -> bool:
+        """Whether the kernel modules are the open ones, NVIDIA's default since 560."""
+        return self.branch >= 560
+
+
+def build_machine(
+    gpus: int,
+    model: str,
+    driver_version: str,
+    minors: "Sequence[int] | None" = None,
+    used_majors: "frozenset[int]" = frozenset(),
+) -> Machine:
+    """Return the machine that these settings describe.
+
+    ``minors`` gives /dev/nvidiaN by index (default: the same numbers); ``used_majors`` are taken by
+    this machine's real drivers: a simulated node must not open one of them.
+
+    Raises: HostError where a setting is out of range.
+    """
+    _check(gpus, model, driver_version)
+    chosen = tuple(range(gpus)) if minors is None else tuple(minors)
+    if len(chosen) != gpus or len(set(chosen)) != gpus:
+        raise HostError(
+            f"{gpus} gpus can't have the minors {','.join(map(str, chosen)) or 'none'}",
+            "give one number for each gpu, all different",
+        )
+    if any(not 0 <= minor < MODESET_MINOR for minor in chosen):
+        raise HostError("a gpu's minor is out of range", f"use 0 to {MODESET_MINOR - 1}")
+    table = tuple(
+        Gpu(index, gpu_uuid(index), minor, f"0000:{4 + 3 * index:02x}:00.0", model)
+        for index, minor in enumerate(chosen)
+    )
+    free = [major for major in range(511, 383, -1) if major not in used_majors]
+    if len(free) < 2:
+        raise HostError("no dynamic device numbers are free", "384 to 511 are all in /proc/devices")
+    return Machine(driver_version, table, free[0], free[1])
+
+
+def gpu_uuid(index: int) -> str:
+    """Return the UUID of the GPU with this index."""
+    return f"GPU-{uuid.uuid5(_UUIDS, str(index))}"
+
+
+def _check(gpus: int, model: str, driver_version: str) -> None:
+    if not 0 <= gpus <= MAX_GPUS:
+        raise HostError(f"a simulated machine can't have {gpus} gpus", f"use 0 to {MAX_GPUS}")
+    if not model or not model.isprintable() or model.strip() != model or len(model) > MAX_MODEL:
+        raise HostError(
+            f"the model name {model!r} can't be used",
+            f"use 1 to {MAX_MODEL} printable characters without blanks around them",
+        )
+    if not model.isascii():
+        raise HostError(f"the model name {model!r} can't be used", "use ascii characters")
+    parts = driver_version.split(".")
+    digits = all(part.isascii() and part.isdigit() and len(part) <= 4 for part in parts)
+    if len(parts) not in {2, 3} or not digits:
+        raise HostError(
+            f"{driver_version!r} is not a driver version",
+            "use two or three groups of digits, such as 550.54.14 or 535.171",
+        )
+
+
+def cuda_version(machine: Machine) -> int:
+    """Return the CUDA version the driver has, as cuDriverGetVersion gives it: 12040 is 12.4."""
+    return next(cuda for branch, cuda in CUDA_VERSIONS if machine.branch >= branch)
+
+
+def state_text(machine: Machine) -> str:
+    """Return the state file's text."""
+    lines = [
+        f"gpus={len(machine.gpus)}",
+        f"driver_version={machine.driver_version}",
+        f"cuda_version={cuda_version(machine)}",
+        f"uvm_major={machine.uvm_major}",
+    ]
+    for gpu in machine.gpus:
+        model = MODELS.get(gpu.model, OTHER_MODEL)
+        fields = {
+            "uuid": gpu.uuid,
+            "minor": gpu.minor,
+            "bus": gpu.pci_bus_id,
+            "model": gpu.model,
+            "device": f"0x{model.device:04x}",
+            "memory_mib": model.memory_mib,
+            "compute": model.compute,
+            "mig_capable": int(model.mig_capable),
+            "status": "ok",
+        }
+        lines += [f"gpu{gpu.index}.{key}={value}" for key, value in fields.items()]
+    return "".join(f"{line}\n" for line in lines)

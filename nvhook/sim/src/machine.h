@@ -1,0 +1,51 @@
+/* The simulated machine as its programs see it: the GPU table and what opening a node says. */
+#ifndef NVHOOK_SIM_MACHINE_H
+#define NVHOOK_SIM_MACHINE_H
+
+#define SIM_MAX_GPUS 64
+#define SIM_NVIDIA_MAJOR 195
+#define SIM_CTL_MINOR 255
+
+struct sim_gpu {
+    unsigned minor;
+    unsigned device_id;
+    unsigned long long memory_mib;
+    int mig_capable;
+    int lost;
+    char uuid[48];
+    char bus[16];
+    char model[96];
+    char compute[8];
+};
+
+struct sim_machine {
+    unsigned count;
+    unsigned cuda_version; /* 12040: CUDA 12.4 */
+    unsigned uvm_major;
+    char driver_version[24];
+    struct sim_gpu gpus[SIM_MAX_GPUS];
+};
+
+enum sim_access {
+    SIM_PERMITTED,
+    SIM_MISSING,   /* no node */
+    SIM_DENIED,    /* EPERM: the device cgroup says no */
+    SIM_FORBIDDEN, /* EACCES: file mode, or a nodev mount */
+    SIM_WRONG,     /* something stands there, but not this device */
+    SIM_BROKEN,    /* any other errno */
+};
+
+/* Fill in the table from the trailer of the file at path, then from the state file it names where
+ * that can be read. Returns 0, or -errno (-EBADMSG: no trailer, or a damaged one). */
+int sim_load(const char *path, struct sim_machine *machine);
+
+/* Say whether a device node can be used. No driver stands behind the simulated majors: an open that
+ * passes the device cgroup ends with ENXIO. */
+enum sim_access sim_probe(const char *path, unsigned major, unsigned minor);
+enum sim_access sim_probe_ctl(void);
+enum sim_access sim_probe_gpu(const struct sim_gpu *gpu);
+enum sim_access sim_probe_uvm(const struct sim_machine *machine);
+
+const char *sim_access_text(enum sim_access access);
+
+#endif

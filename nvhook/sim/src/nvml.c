@@ -1,0 +1,345 @@
+/* libnvidia-ml.so.1 of the simulated driver: what nvidia-ml-py needs to list GPUs and see one fail.
+ *
+ * Which GPUs count is settled at nvmlInit, by opening their nodes. The state file is read again at
+ * every call for a device, so that a GPU can be lost while a program runs.
+ * Source of names, numbers and layouts: NVIDIA's NVML API reference.
+ */
+#define _GNU_SOURCE
+#include "machine.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum nvml_return {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_UNKNOWN = 999,
+};
+
+enum { BRAND_TESLA = 2, BRAND_GEFORCE = 5, BRAND_NVIDIA_RTX = 13, BRAND_NVIDIA = 14 };
+
+typedef struct sim_gpu *Device;
+
+struct pci_info {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+};
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+EXPORT int nvmlInitWithFlags(unsigned flags);
+EXPORT int nvmlInit_v2(void);
+EXPORT int nvmlShutdown(void);
+EXPORT const char *nvmlErrorString(int result);
+EXPORT int nvmlSystemGetDriverVersion(char *version, unsigned length);
+EXPORT int nvmlSystemGetNVMLVersion(char *version, unsigned length);
+EXPORT int nvmlSystemGetCudaDriverVersion(int *version);
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version);
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count);
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device);
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device);
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Device *device);
+EXPORT int nvmlDeviceGetName(Device device, char *name, unsigned length);
+EXPORT int nvmlDeviceGetUUID(Device device, char *uuid, unsigned length);
+EXPORT int nvmlDeviceGetMinorNumber(Device device, unsigned *minor);
+EXPORT int nvmlDeviceGetIndex(Device device, unsigned *index);
+EXPORT int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci);
+EXPORT int nvmlDeviceGetMemoryInfo(Device device, struct memory *memory);
+EXPORT int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory);
+EXPORT int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending);
+EXPORT int nvmlDeviceGetBrand(Device device, unsigned *brand);
+EXPORT int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor);
+EXPORT int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *celsius);
+
+static struct sim_machine machine;
+static unsigned reachable[SIM_MAX_GPUS];
+static unsigned reachable_count;
+static unsigned initialized; /* nvmlInit may be called more than once; each wants its nvmlShutdown */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int load(struct sim_machine *into) {
+    Dl_info info;
+    return dladdr((void *)nvmlInit_v2, &info) && !sim_load(info.dli_fname, into);
+}
+
+static int start(void) {
+    if (!load(&machine))
+        return NVML_ERROR_UNKNOWN;
+    switch (sim_probe_ctl()) {
+    case SIM_PERMITTED:
+        break;
+    case SIM_MISSING:
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    default: /* as seen in a container whose device rules were dropped */
+        return NVML_ERROR_UNKNOWN;
+    }
+    reachable_count = 0;
+    for (unsigned i = 0; i < machine.count; i++)
+        if (sim_probe_gpu(&machine.gpus[i]) == SIM_PERMITTED)
+            reachable[reachable_count++] = i;
+    return NVML_SUCCESS;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int rc = initialized ? NVML_SUCCESS : start();
+    if (!rc)
+        initialized++;
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+int nvmlInit_v2(void) {
+    return nvmlInitWithFlags(0);
+}
+
+int nvmlShutdown(void) {
+    pthread_mutex_lock(&lock);
+    int rc = initialized ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    if (initialized)
+        initialized--;
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+const char *nvmlErrorString(int result) {
+    switch (result) {
+    case NVML_SUCCESS:
+        return "success";
+    case NVML_ERROR_UNINITIALIZED:
+        return "not initialized";
+    case NVML_ERROR_INVALID_ARGUMENT:
+        return "invalid argument";
+    case NVML_ERROR_NOT_SUPPORTED:
+        return "not supported";
+    case NVML_ERROR_NO_PERMISSION:
+        return "no permission";
+    case NVML_ERROR_NOT_FOUND:
+        return "not found";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+        return "buffer too small";
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+        return "driver not loaded";
+    case NVML_ERROR_GPU_IS_LOST:
+        return "GPU is lost";
+    default:
+        return "unknown error";
+    }
+}
+
+static int text_out(const char *from, char *to, unsigned length) {
+    if (!to)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (strlen(from) >= length)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(to, from);
+    return NVML_SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    return initialized ? text_out(machine.driver_version, version, length)
+                       : NVML_ERROR_UNINITIALIZED;
+}
+
+int nvmlSystemGetNVMLVersion(char *version, unsigned length) {
+    char text[40];
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    snprintf(text, sizeof text, "%u.%s", machine.cuda_version / 1000, machine.driver_version);
+    return text_out(text, version, length);
+}
+
+int nvmlSystemGetCudaDriverVersion(int *version) {
+    if (!version)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    *version = (int)machine.cuda_version;
+    return NVML_SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    return nvmlSystemGetCudaDriverVersion(version);
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = reachable_count;
+    return NVML_SUCCESS;
+}
+
+/* Whether a call for a device may go on: the arguments are sound and the GPU is still there. */
+static int check(const struct sim_gpu *gpu, const void *out) {
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!out || gpu < machine.gpus || gpu >= machine.gpus + machine.count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    struct sim_machine *now = malloc(sizeof *now);
+    int lost = now && load(now) ? now->gpus[gpu - machine.gpus].lost : gpu->lost;
+    free(now);
+    return lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+static int handle(unsigned position, Device *device) {
+    struct sim_gpu *gpu = &machine.gpus[reachable[position]];
+    int rc = check(gpu, device);
+    if (!rc)
+        *device = gpu;
+    return rc;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    return index < reachable_count ? handle(index, device) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!uuid)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < reachable_count; i++)
+        if (!strcmp(machine.gpus[reachable[i]].uuid, uuid))
+            return handle(i, device);
+    return NVML_ERROR_NOT_FOUND;
+}
+
+static int bus_numbers(const char *text, unsigned *domain, unsigned *bus, unsigned *device) {
+    return sscanf(text, "%x:%x:%x", domain, bus, device) == 3;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Device *device) {
+    unsigned want[3], have[3];
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!bus_id || !bus_numbers(bus_id, &want[0], &want[1], &want[2]))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < reachable_count; i++)
+        if (bus_numbers(machine.gpus[reachable[i]].bus, &have[0], &have[1], &have[2]) &&
+            !memcmp(want, have, sizeof want))
+            return handle(i, device);
+    return NVML_ERROR_NOT_FOUND;
+}
+
+int nvmlDeviceGetName(Device device, char *name, unsigned length) {
+    int rc = check(device, name);
+    return rc ? rc : text_out(device->model, name, length);
+}
+
+int nvmlDeviceGetUUID(Device device, char *uuid, unsigned length) {
+    int rc = check(device, uuid);
+    return rc ? rc : text_out(device->uuid, uuid, length);
+}
+
+int nvmlDeviceGetMinorNumber(Device device, unsigned *minor) {
+    int rc = check(device, minor);
+    if (!rc)
+        *minor = device->minor;
+    return rc;
+}
+
+int nvmlDeviceGetIndex(Device device, unsigned *index) {
+    int rc = check(device, index);
+    for (unsigned i = 0; !rc && i < reachable_count; i++)
+        if (&machine.gpus[reachable[i]] == device)
+            *index = i;
+    return rc;
+}
+
+int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci) {
+    int rc = check(device, pci);
+    if (rc)
+        return rc;
+    memset(pci, 0, sizeof *pci);
+    bus_numbers(device->bus, &pci->domain, &pci->bus, &pci->device);
+    pci->pci_device_id = device->device_id << 16 | 0x10de;
+    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.0",
+             pci->domain & 0xffff, pci->bus & 0xff, pci->device & 0xff);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff,
+             pci->device & 0xff);
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(Device device, struct memory *memory) {
+    int rc = check(device, memory);
+    if (rc)
+        return rc;
+    memory->total = memory->free = device->memory_mib << 20;
+    memory->used = 0;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory) {
+    int rc = check(device, memory);
+    if (rc)
+        return rc;
+    memory->total = memory->free = device->memory_mib << 20;
+    memory->reserved = memory->used = 0;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    int rc = check(device, current);
+    if (rc || !pending)
+        return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
+    if (!device->mig_capable)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *current = *pending = 0;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetBrand(Device device, unsigned *brand) {
+    int rc = check(device, brand);
+    if (rc)
+        return rc;
+    if (strstr(device->model, "GeForce"))
+        *brand = BRAND_GEFORCE;
+    else if (strstr(device->model, "RTX"))
+        *brand = BRAND_NVIDIA_RTX;
+    else
+        *brand = strstr(device->model, "Tesla") ? BRAND_TESLA : BRAND_NVIDIA;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    int rc = check(device, major);
+    if (rc || !minor)
+        return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
+    *major = *minor = 0;
+    sscanf(device->compute, "%d.%d", major, minor);
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *celsius) {
+    int rc = check(device, celsius);
+    if (rc || sensor)
+        return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
+    *celsius = 35;
+    return NVML_SUCCESS;
+}
