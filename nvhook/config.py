@@ -10,10 +10,10 @@ import time
 
 from nvhook import state_file
 from nvhook.core.catalog import CAPABILITIES
-from nvhook.core.record import Record
 from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

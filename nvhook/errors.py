@@ -31,7 +31,7 @@ class ConfigError(NvhookError):
 
 
 class FormatError(NvhookError):
-    """Bytes are not in the format they should be in: state, config.json, ld.so.cache, ELF, /proc."""
+    """Bytes are not in the format they should be in: state, config.json, ld.so.cache, ELF."""
 
 
 class RequestError(NvhookError):

@@ -1,7 +1,8 @@
 """The OCI hook: ``nvhook hook prestart|createRuntime``, the container's state on standard input.
 
-Runs in the runtime's namespaces after the container's are made and before its root is switched. Only
-these two stages: later ones run with the image's environment on some runtimes (CVE-2025-23266).
+Runs in the runtime's namespaces, after the container's are made and before its root is switched.
+Only these two stages: later ones run with the image's environment on some runtimes
+(CVE-2025-23266).
 """
 
 import os
@@ -37,7 +38,7 @@ def _main(arguments: list[str]) -> int:
     try:
         _run(config_path, log)
     except NvhookError as error:
-        log.error(str(error))
+        log.error(str(error))  # noqa: TRY400 - not the logging module
         print(f"nvhook: {error}", file=sys.stderr)
         if os.environ.get("NVHOOK_DEBUG") == "1":
             raise

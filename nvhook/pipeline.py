@@ -1,19 +1,19 @@
 """container + host -> Plan: the page to read first.
 
-    State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU container)
-    Inventory (cached) + Request -> GPUs -> Plan
+State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU container)
+Inventory (cached) + Request -> GPUs -> Plan
 """
 
 import os
 
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
-from nvhook.core.record import Record
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.core.selection import select
 from nvhook.errors import FormatError, RequestError
 from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def write(path: str, data: bytes) -> bool:
             return True
     except OSError:
         pass
-    try:  # noqa: SIM105 - contextlib is not on the hot path
+    try:
         os.unlink(temporary)
     except OSError:
         pass

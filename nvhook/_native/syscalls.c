@@ -71,21 +71,59 @@ int64_t nvh_filesystem_magic(int fd)
 	return fstatfs(fd, &st) < 0 ? -errno : (int64_t)(uint32_t)st.f_type;
 }
 
-int nvh_open_tree(int dirfd, const char *path, unsigned int flags)
-{
-	return result(syscall(SYS_open_tree, dirfd, path, flags | OPEN_TREE_CLOEXEC));
-}
-
 int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation)
 {
 	struct mount_attr attr = { .attr_set = set, .attr_clr = clear, .propagation = propagation };
 	return result(syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, &attr, sizeof attr));
 }
 
-int nvh_move_mount(int from_fd, int to_fd)
+/* A detached bind mount of one file or directory; a link at the end of the path is not followed. */
+int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation)
 {
-	return result(syscall(SYS_move_mount, from_fd, "", to_fd, "",
-			      MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH));
+	int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path,
+			      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	int error = nvh_mount_setattr(fd, 0, set, clear, propagation);
+	if (error < 0) {
+		close(fd);
+		return error;
+	}
+	return fd;
+}
+
+/* Open what a mount goes onto without following a link, making it where it is absent. */
+int nvh_mount_target(int dirfd, const char *name, int directory, uint32_t *mode, int *created)
+{
+	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+	*created = 0;
+	int fd = openat(dirfd, name, flags);
+	if (fd < 0 && errno == ENOENT) {
+		int made = directory ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
+		if (made < 0)
+			return -errno;
+		*created = 1;
+		fd = openat(dirfd, name, flags);
+	}
+	struct stat st;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	*mode = st.st_mode;
+	return fd;
+}
+
+/* Move a detached mount onto its target: 1. The same file is there already: 0. */
+int nvh_attach(int mount_fd, int target_fd)
+{
+	struct stat mount, target;
+	if (fstat(mount_fd, &mount) < 0 || fstat(target_fd, &target) < 0)
+		return -errno;
+	if (mount.st_dev == target.st_dev && mount.st_ino == target.st_ino)
+		return 0;
+	if (syscall(SYS_move_mount, mount_fd, "", target_fd, "",
+		    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+		return -errno;
+	return 1;
 }
 
 int nvh_tmpfs(const char *mode, const char *size)

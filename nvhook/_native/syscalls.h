@@ -15,9 +15,10 @@ int64_t nvh_mount_id(int fd);
 int64_t nvh_filesystem_magic(int fd);
 
 /* Mounts. */
-int nvh_open_tree(int dirfd, const char *path, unsigned int flags);
+int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation);
 int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation);
-int nvh_move_mount(int from_fd, int to_fd);
+int nvh_attach(int mount_fd, int target_fd);
+int nvh_mount_target(int dirfd, const char *name, int directory, uint32_t *mode, int *created);
 int nvh_tmpfs(const char *mode, const char *size);
 int nvh_umount_at(int dirfd, const char *name);
 

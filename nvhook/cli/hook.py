@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.options import config_option, config_path
 
+
 @click.command()
 @click.argument("stage", type=click.Choice(["prestart", "createRuntime"]))
 @config_option

@@ -17,8 +17,8 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.core.inventory import Gpu
-from nvhook.core.record import Record
 from nvhook.errors import assert_never
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What a container asks for, what a host has, and the edits that follow: pure values and functions."""
+"""What a container asks for, what a host has, and the edits that follow: pure."""

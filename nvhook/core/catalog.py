@@ -106,7 +106,8 @@ BINARY_DIRECTORIES = (
     "/usr/lib/nvidia/current",  # Debian, where nothing has made the links to /etc/alternatives
 )
 
-# Where libraries are looked for when the loader cache does not know them. {triplet}: x86_64-linux-gnu.
+# Where libraries are looked for when the loader cache does not know them.
+# {triplet}: x86_64-linux-gnu.
 LIBRARY_DIRECTORIES = (
     "/usr/lib64",
     "/usr/lib/{triplet}",

@@ -1,10 +1,10 @@
-"""The edits a Plan is made of. Every renderer (hook, config.json, CDI) reads these and nothing else.
+"""The edits a Plan is made of: all that a renderer (hook, config.json, CDI) reads.
 
 Paths always say their side: ``host_path`` is absolute on the host (driver root or dev root
 included), ``container_path`` is absolute inside the container's root.
 """
 
-from nvhook.core.record import Record
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class CgroupRule(Record):
 class Mount(Record):
     """A bind mount of one host file, socket or directory, or a fresh tmpfs (``host_path`` empty).
 
-    ``required`` decides what happens when the source has gone or, below /proc, the target does not
-    exist: an error, or the edit is left out.
+    ``required`` decides what happens when the source has gone or, below /proc, the target does
+    not exist: an error, or the edit is left out.
     """
 
     __slots__ = ("container_path", "host_path", "options", "required")
@@ -65,7 +65,7 @@ class Mount(Record):
 
 
 class Symlink(Record):
-    """A symbolic link in the container; an existing file or link of that name is kept if it works."""
+    """A symbolic link in the container; another link of that name is replaced."""
 
     __slots__ = ("container_path", "target")
     kind = "symlink"
@@ -88,7 +88,7 @@ class TextFile(Record):
 
 
 class CachedLibrary(Record):
-    """One ld.so.cache entry to be: ``name`` as the loader looks it up, flags as glibc's cache has it."""
+    """One ld.so.cache entry to be: ``name`` as looked up, ``flags`` as glibc's cache has them."""
 
     __slots__ = ("container_path", "flags", "name")
 
@@ -131,7 +131,14 @@ class AdditionalGid(Record):
 
 if TYPE_CHECKING:
     Edit: TypeAlias = (
-        DeviceNode | CgroupRule | Mount | Symlink | TextFile | LdCacheUpdate | EnvVar | AdditionalGid
+        DeviceNode
+        | CgroupRule
+        | Mount
+        | Symlink
+        | TextFile
+        | LdCacheUpdate
+        | EnvVar
+        | AdditionalGid
     )
 
 

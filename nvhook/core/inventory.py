@@ -1,6 +1,6 @@
 """What a host has: the result of discovery, and the only thing the planner knows of the machine."""
 
-from nvhook.core.record import Record
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 class Gpu(Record):
     """One physical GPU.
 
-    ``index`` counts in PCI order from 0 (NVML's order); ``minor`` is the N of /dev/nvidiaN and need
-    not equal it. ``uuid`` is ``GPU-...`` in lower case, or has question marks where neither /proc nor
-    NVML tells. ``pci_bus_id`` is ``dddd:bb:dd.f`` in lower case, as /proc/driver/nvidia/gpus names it.
+    ``index`` counts in PCI order from 0 (NVML's order); ``minor`` is the N of /dev/nvidiaN and
+    need not equal it. ``uuid`` is ``GPU-...`` in lower case, or has question marks where neither
+    /proc nor NVML tells. ``pci_bus_id`` is ``dddd:bb:dd.f`` in lower case, as the driver's /proc
+    directory names it.
     """
 
     __slots__ = ("index", "minor", "model", "pci_bus_id", "uuid")
@@ -66,9 +67,9 @@ class Library(Record):
 class HostFile(Record):
     """A binary, firmware image, socket or directory of the driver.
 
-    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``), ``path``
-    where it stands inside the driver root (the resolved file), ``host_path`` with the root in front.
-    ``name`` is the name looked up (``nvidia-smi``).
+    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``),
+    ``name`` the name looked up (``nvidia-smi``), ``path`` where it stands inside the driver root
+    (the resolved file), ``host_path`` the same with the root in front.
     """
 
     __slots__ = ("group", "host_path", "name", "path")

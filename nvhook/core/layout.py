@@ -1,6 +1,6 @@
 """Where a container keeps libraries and binaries: decided from a few facts about its root."""
 
-from nvhook.core.record import Record
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

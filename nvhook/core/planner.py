@@ -1,4 +1,4 @@
-"""Request + Inventory -> Plan. Pure: the same arguments give the same edits, whoever renders them."""
+"""Request + Inventory -> Plan. Pure: same arguments, same edits, whoever renders them."""
 
 from nvhook.core import catalog
 from nvhook.core.edits import (
@@ -100,7 +100,7 @@ def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
 
 
 def merge(plans: "Iterable[Plan]") -> Plan:
-    """Return one plan with every edit once, in order; loader cache updates become one, at the end."""
+    """Return one plan with every edit once, in order; one loader cache update at the end."""
     edits: dict[Edit, None] = {}
     libraries: dict[CachedLibrary, None] = {}
     for plan in plans:
@@ -134,7 +134,7 @@ def _major(name: str, inventory: "Inventory") -> int:
     if major is None:
         module = name.replace("-", "_")
         raise HostError(
-            f"{inventory.proc_root}/devices has no {name}: the kernel module {module} is not loaded",
+            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
             f"modprobe {module}",
         )
     return major
@@ -174,9 +174,7 @@ def _files(
     capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
 ) -> "Iterable[Edit]":
     binaries = {name for c in capabilities for name in catalog.BINARIES.get(c, ())}
-    sockets = {
-        path for c in capabilities for paths in catalog.SOCKETS.get(c, ()) for path in paths
-    }
+    sockets = {path for c in capabilities for paths in catalog.SOCKETS.get(c, ()) for path in paths}
     firmware = any(c in catalog.FIRMWARE_CAPABILITIES for c in capabilities)
     for file in inventory.files:
         if file.group == "binary" and file.name in binaries:

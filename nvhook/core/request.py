@@ -4,8 +4,8 @@ Source: nvidia-container-stack reference, sections 1.2 and 4.3 and appendix G.
 """
 
 from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
-from nvhook.core.record import Record
 from nvhook.errors import RequestError, UnsupportedError
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

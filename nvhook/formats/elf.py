@@ -6,8 +6,8 @@ Source: elf.h, System V ABI chapter 5; cache flags: glibc's ldconfig.
 
 from _struct import unpack_from
 
-from nvhook.core.record import Record
 from nvhook.errors import FormatError
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ Whatever is not understood in a file is a FormatError: the caller then lets ldco
 
 from _struct import iter_unpack, pack
 
-from nvhook.core.record import Record
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (
     ENTRY,
@@ -22,6 +21,7 @@ from nvhook.formats.ldcache_layout import (
     encode,
     is_extension,
 )
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

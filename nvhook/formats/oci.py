@@ -4,9 +4,9 @@ Unknown fields are ignored, known ones must have the right type. Source: OCI run
 1.0-1.2, and what docker, containerd, podman, runc and crun write (tests/data/oci).
 """
 
-from nvhook.core.record import Record
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

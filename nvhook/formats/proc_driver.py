@@ -4,8 +4,8 @@ Source: nvidia.ko's procfs code as seen in the samples of tests/data; drivers/ch
 /proc/devices are printed by fs/char_dev.c as ``"%3d %s"``.
 """
 
-from nvhook.core.record import Record
 from nvhook.errors import FormatError
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

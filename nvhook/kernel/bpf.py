@@ -33,20 +33,14 @@ Source: linux/bpf.h (struct bpf_cgroup_dev_ctx), Documentation/bpf/standardizati
 from _struct import iter_unpack, pack
 
 from nvhook.errors import FormatError, UnsupportedError
+from nvhook.kernel.device_rules import ACCESS, TYPES, DeviceRule, canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeAlias
-
-DeviceRule: "TypeAlias" = tuple[str, int, int, str]
 
 MAGIC = 0x6E766831  # "nvh1": the 1 is the prologue's version
 INSN = 8  # bytes: opcode, source and destination register, offset, immediate
-TYPES = {"b": 1, "c": 2}
-ACCESS = {"m": 1, "r": 2, "w": 4}
-MAX_MAJOR = (1 << 12) - 1
-MAX_MINOR = (1 << 20) - 1
 
 LOAD_WORD = 0x61
 MOV, MOV_REG, AND, AND_REG, RSH = 0xB7, 0xBF, 0x57, 0x5F, 0x77
@@ -61,22 +55,6 @@ CONTEXT_SIZE = 12
 MAX_STEPS = 200_000
 U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
-
-
-def canonical(rules: "Iterable[DeviceRule]") -> tuple[DeviceRule, ...]:
-    """Sort rules and join those of one device.
-
-    Raises: UnsupportedError for a rule that no device number can match.
-    """
-    joined: dict[tuple[str, int, int], set[str]] = {}
-    for kind, major, minor, access in rules:
-        numbers = 0 <= major <= MAX_MAJOR and 0 <= minor <= MAX_MINOR
-        if kind not in TYPES or not numbers or not access or not set(access) <= set(ACCESS):
-            raise UnsupportedError(f"{kind} {major}:{minor} {access} is not a device rule")
-        joined.setdefault((kind, major, minor), set()).update(access)
-    return tuple(
-        [(*key, "".join([c for c in "rwm" if c in joined[key]])) for key in sorted(joined)]
-    )
 
 
 def prologue(rules: "Iterable[DeviceRule]") -> bytes:

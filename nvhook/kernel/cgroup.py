@@ -10,8 +10,8 @@ the runtime and everything else in it.
 import os
 
 from nvhook.errors import ContainerError, FormatError, HostError
-from nvhook.kernel import bpf, mountinfo, programs
-from nvhook.kernel.bpf import DeviceRule
+from nvhook.kernel import mountinfo
+from nvhook.kernel.device_rules import DeviceRule, canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class DeviceCgroup:
 
         Raises: NvhookError.
         """
-        wanted = bpf.canonical(rules)
+        wanted = canonical(rules)
         if not wanted:
             return ()
         done: list[str] = []
@@ -57,9 +57,12 @@ class DeviceCgroup:
         return tuple(done)
 
     def _allow_v2(self, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
-        for directory in self.v2 or ():
-            if programs.attached(directory)[0]:
-                return programs.allow(directory, rules) or ("unchanged",)
+        if self.v2:
+            from nvhook.kernel import programs  # where v1 decides it is not needed
+
+            for directory in self.v2:
+                if programs.attached(directory)[0]:
+                    return programs.allow(directory, rules) or ("unchanged",)
         if self.v1 is not None:  # a hybrid host, where v1 decides
             return ()
         return (UNRESTRICTED,) if self.v2 else (SHARED,)

@@ -1,14 +1,8 @@
-"""Detached mounts: cloned from host files before entering a container, moved onto descriptors there."""
-
-import os
-import stat
+"""Detached mounts: cloned from host files outside, moved onto descriptors inside a container."""
 
 from nvhook._native import call
 from nvhook.errors import ContainerError
 
-OPEN_TREE_CLONE = 1
-AT_SYMLINK_NOFOLLOW = 0x100
-AT_FDCWD = -100
 MS_PRIVATE = 1 << 18
 
 _ATTRIBUTES = {"ro": 0x1, "nosuid": 0x2, "nodev": 0x4, "noexec": 0x8}
@@ -21,9 +15,8 @@ def clone(path: str, options: tuple[str, ...]) -> int:
     Private, because with shared propagation a container could mount over the host's own file.
     Raises: SyscallError.
     """
-    tree = call("open_tree", AT_FDCWD, path.encode(), OPEN_TREE_CLONE | AT_SYMLINK_NOFOLLOW)
-    set_options(tree, options, MS_PRIVATE)
-    return tree
+    wanted = _attributes(options)
+    return call("clone_mount", path.encode(), wanted, _ALL & ~wanted, MS_PRIVATE)
 
 
 def tmpfs(mode: str = "0555", size: str = "64k") -> int:
@@ -31,22 +24,15 @@ def tmpfs(mode: str = "0555", size: str = "64k") -> int:
     return call("tmpfs", mode.encode(), size.encode())
 
 
-def set_options(mount: int, options: tuple[str, ...], propagation: int = 0) -> None:
+def set_options(mount: int, options: tuple[str, ...]) -> None:
     """Give a mount exactly these options."""
-    wanted = 0
-    for option in options:
-        wanted |= _ATTRIBUTES[option]
-    call("mount_setattr", mount, 0, wanted, _ALL & ~wanted, propagation)
+    wanted = _attributes(options)
+    call("mount_setattr", mount, 0, wanted, _ALL & ~wanted, 0)
 
 
 def attach(mount: int, target: int) -> bool:
     """Move a detached mount onto a target descriptor; False if the same file is there already."""
-    source, there = os.fstat(mount), os.fstat(target)
-    same = (source.st_dev, source.st_ino) == (there.st_dev, there.st_ino)
-    if same and stat.S_IFMT(source.st_mode) == stat.S_IFMT(there.st_mode):
-        return False
-    call("move_mount", mount, target)
-    return True
+    return call("attach", mount, target) == 1
 
 
 def refuse_shared(target: int, shared: "frozenset[int]", path: str) -> None:
@@ -59,3 +45,10 @@ def refuse_shared(target: int, shared: "frozenset[int]", path: str) -> None:
             f"{path} is on a volume with shared propagation: mounts would leak to the host",
             "mount the volume elsewhere, or with rslave",
         )
+
+
+def _attributes(options: tuple[str, ...]) -> int:
+    wanted = 0
+    for option in options:
+        wanted |= _ATTRIBUTES[option]
+    return wanted

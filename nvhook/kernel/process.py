@@ -6,12 +6,11 @@ from nvhook._native import SyscallError, call
 from nvhook.errors import ContainerError
 
 CLONE_NEWNS = 0x00020000
-_RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_IN_ROOT = 0x10
 
 
 class Process:
-    """One process; every read goes through ``proc_fd``, which fails with ESRCH once it has ended."""
+    """One process; reads go through ``proc_fd``, which fails with ESRCH once it has ended."""
 
     __slots__ = ("pid", "proc_fd")
 
@@ -97,10 +96,27 @@ class Process:
         finally:
             os.close(root)
 
-    def enter_mount_namespace(self) -> None:
-        """Move the caller (a child made for it) into the process's mount namespace."""
-        fd = self.open("ns/mnt", os.O_RDONLY)
-        try:
-            call("setns", fd, CLONE_NEWNS)
-        finally:
-            os.close(fd)
+    def mount_namespace(self) -> "MountNamespace":
+        """Return the process's mount namespace, to be entered with ``with``."""
+        return MountNamespace(self.open("ns/mnt", os.O_RDONLY))
+
+
+class MountNamespace:
+    """Another mount namespace, entered and left again by the calling thread.
+
+    Inside, nothing may be imported and no traceback printed: both would read the container's files.
+    """
+
+    __slots__ = ("_home", "_there")
+
+    def __init__(self, fd: int) -> None:
+        self._there = fd
+        self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> None:
+        call("setns", self._there, CLONE_NEWNS)
+
+    def __exit__(self, *_: object) -> None:
+        call("setns", self._home, CLONE_NEWNS)
+        os.close(self._home)
+        os.close(self._there)

@@ -10,10 +10,11 @@ from errno import EACCES, EINVAL, ENOENT, ENOSPC
 from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError, NvhookError, UnsupportedError
 from nvhook.kernel import bpf
+from nvhook.kernel.device_rules import MAX_MINOR, canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.kernel.bpf import DeviceRule
+    from nvhook.kernel.device_rules import DeviceRule
 
 ALLOW_MULTI = 2  # BPF_F_ALLOW_MULTI: programs of the directory and its ancestors are ANDed
 REPLACE = 4  # BPF_F_REPLACE, Linux 5.6
@@ -85,7 +86,7 @@ class Patch:
         try:
             insns = instructions(self.old)
             had, original = bpf.split(insns)
-            wanted = bpf.canonical((had or ()) + rules)
+            wanted = canonical((had or ()) + rules)
             if wanted != had:
                 patched = bpf.prologue(wanted) + original
                 check(insns, patched, wanted, rules)
@@ -201,7 +202,7 @@ def check(
     kind, major, minor, _ = asked[0]
     probes = [
         (kind, major, minor, "rwm"),
-        (kind, major, (minor + 1) % (bpf.MAX_MINOR + 1), "rw"),
+        (kind, major, (minor + 1) % (MAX_MINOR + 1), "rw"),
         ("c", 1, 3, "rw"),
         ("b", 8, 0, "r"),
     ]

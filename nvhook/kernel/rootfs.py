@@ -1,15 +1,15 @@
 """A container's root directory, touched by descriptor only: the one door to container paths.
 
-Whatever the image contains (links out of the root, loops, dangling links, sockets for files), nothing
-here reaches the host: existing directories are resolved by the kernel inside the root, new ones are
-made component by component, and the last component is never followed.
+Whatever the image contains (links out of the root, loops, dangling links, sockets for files),
+nothing here reaches the host: existing directories are resolved by the kernel inside the root, new
+ones are made component by component, and the last component is never followed.
 """
 
 import errno
 import os
 import stat
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError
 
 TYPE_CHECKING = False
@@ -60,7 +60,16 @@ class Rootfs:
     ``own_devices`` are the st_dev of file systems nvhook itself mounted below the root.
     """
 
-    __slots__ = ("created", "fd", "own_devices", "own_ids", "owner")
+    __slots__ = (
+        "_directories",
+        "_made",
+        "_mode",
+        "created",
+        "fd",
+        "own_devices",
+        "own_ids",
+        "owner",
+    )
 
     def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
         self.fd = fd
@@ -68,6 +77,16 @@ class Rootfs:
         self.owner = owner or self.own_ids
         self.created: list[tuple[int, str, bool]] = []
         self.own_devices = {os.fstat(fd).st_dev}
+        self._directories: dict[str, int] = {}
+        self._mode = ffi.new("uint32_t[1]")
+        self._made = ffi.new("int[1]")
+
+    def close(self) -> None:
+        """Close every descriptor, the root's too."""
+        for fd in self._directories.values():
+            os.close(fd)
+        self._directories.clear()
+        os.close(self.fd)
 
     def has(self, path: str) -> bool:
         """Tell whether something exists at path (links followed inside the root)."""
@@ -144,22 +163,18 @@ class Rootfs:
         Raises: ContainerError when something of another type is there.
         """
         parent, name = self._parent(path)
+        arguments = parent, name.encode(), directory, self._mode, self._made
         try:
-            flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                fd = os.open(name, flags, dir_fd=parent)
-            except FileNotFoundError:
-                self._make(parent, path, name, directory)
-                fd = os.open(name, flags, dir_fd=parent)
-            mode = os.fstat(fd).st_mode
-            if not accept(mode):
-                os.close(fd)
-                raise _wrong_type(path, mode, "a directory" if directory else "a regular file")
-            return fd
-        except OSError as error:
+            fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
+        except SyscallError as error:
             raise _failed("create", path, error) from error
-        finally:
-            os.close(parent)
+        if self._made[0]:
+            self.created.append((parent, name, directory))
+        mode = self._mode[0]
+        if not accept(mode):
+            os.close(fd)
+            raise _wrong_type(path, mode, "a directory" if directory else "a regular file")
+        return fd
 
     def symlink(self, path: str, target: str) -> bool:
         """Make path a link to target; False if it already is. Another link is replaced.
@@ -173,7 +188,7 @@ class Rootfs:
                     return False
             except FileNotFoundError:
                 self._as_owner(parent, lambda: os.symlink(target, name, dir_fd=parent))
-                self.created.append((os.dup(parent), name, False))
+                self.created.append((parent, name, False))
                 return True
             except OSError as error:
                 if error.errno != errno.EINVAL:
@@ -186,8 +201,6 @@ class Rootfs:
             return True
         except OSError as error:
             raise _failed("link", path, error) from error
-        finally:
-            os.close(parent)
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it: written beside it and renamed over it.
@@ -203,7 +216,7 @@ class Rootfs:
                 if not stat.S_ISREG(status.st_mode):
                     raise _wrong_type(path, status.st_mode, "a regular file")
             except FileNotFoundError:
-                self.created.append((os.dup(parent), name, False))
+                self.created.append((parent, name, False))
             fd = self._as_owner(parent, lambda: os.open(temporary, flags, mode, dir_fd=parent))
             try:
                 os.fchmod(fd, mode)
@@ -218,8 +231,6 @@ class Rootfs:
                 os.close(fd)
         except OSError as error:
             raise _failed("write", path, error) from error
-        finally:
-            os.close(parent)
 
     def remove_created(self) -> None:
         """Take back everything made; what is in use or has gone stays as it is."""
@@ -232,33 +243,26 @@ class Rootfs:
                     os.unlink(name, dir_fd=parent)
             except OSError:
                 pass
-            finally:
-                os.close(parent)
 
     def _parent(self, path: str) -> tuple[int, str]:
+        """Return the directory of a path (made if need be, kept open for the next) and its name."""
         head, _, name = path.rpartition("/")
         if not name or name in (".", ".."):
             raise ContainerError(f"{path} is not a path in a container")
-        return self.directory(head or "/"), name
+        parent = self._directories.get(head)
+        if parent is None:
+            parent = self._directories[head] = self.directory(head or "/")
+        return parent, name
 
     def _make_directory(self, path: str) -> int:
         parent, name = self._parent(path)
         try:
-            self._make(parent, path, name, directory=True)
+            self._as_owner(parent, lambda: os.mkdir(name, 0o755, dir_fd=parent))
+            self.created.append((parent, name, True))
             flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise _failed("create directory", path, error) from error
-        finally:
-            os.close(parent)
-
-    def _make(self, parent: int, path: str, name: str, directory: bool) -> None:
-        if directory:
-            self._as_owner(parent, lambda: os.mkdir(name, 0o755, dir_fd=parent))
-        else:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(self._as_owner(parent, lambda: os.open(name, flags, 0o644, dir_fd=parent)))
-        self.created.append((os.dup(parent), name, directory))
 
     def _as_owner(self, parent: int, make: "Callable[[], T]") -> "T":
         """Create something with the rights and ids of the container's root.

@@ -39,8 +39,8 @@ def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...])
     child = os.fork()
     if child == 0:
         try:
-            process.enter_mount_namespace()
-            _confine_and_run(program, rootfs, directories)
+            with process.mount_namespace():
+                _confine_and_run(program, rootfs, directories)
         finally:
             os._exit(71)
     _, status = os.waitpid(child, 0)
@@ -74,9 +74,7 @@ def _sealed_ldconfig() -> int:
     )
 
 
-def _confine_and_run(
-    program: int, rootfs: "Rootfs", directories: tuple[str, ...]
-) -> "NoReturn":
+def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...]) -> "NoReturn":
     os.fchdir(rootfs.fd)
     os.chroot(".")
     os.chdir("/")
@@ -101,4 +99,4 @@ def _confine_and_run(
     except SyscallError:
         os._exit(72)
     arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", "-X", *directories]
-    os.execve(program, arguments, {})
+    os.execve(program, arguments, {})  # noqa: S606 - no shell is the point

@@ -25,8 +25,8 @@ left out.
 import uuid
 
 from nvhook.core.inventory import Gpu
-from nvhook.core.record import Record
 from nvhook.errors import HostError
+from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from nvhook._native import call
 from nvhook.errors import UnsupportedError
-from nvhook.kernel import bpf, cgroup, mountinfo, programs
+from nvhook.kernel import bpf, cgroup, device_rules, mountinfo, programs
 
 DENIED = "Operation not permitted"
 NO_DRIVER = "No such device or address"  # ENXIO: the cgroup has let it through
@@ -245,12 +245,12 @@ def test_nothing_is_swapped_if_one_program_can_not_be_patched(directory):
 
 
 def test_many_rules_pass_the_verifier_unchanged(directory):
-    numbers = [0, 1, 2, 195, 226, bpf.MAX_MAJOR]
+    numbers = [0, 1, 2, 195, 226, device_rules.MAX_MAJOR]
     rules = tuple(
         (kind, major, minor, access)
         for kind in "bc"
         for major in numbers
-        for minor in (0, 1, 255, bpf.MAX_MINOR)
+        for minor in (0, 1, 255, device_rules.MAX_MINOR)
         for access in ("r", "rw", "rwm", "m")
     )
     directory.attach(DENY_ALL)
@@ -258,7 +258,7 @@ def test_many_rules_pass_the_verifier_unchanged(directory):
     imex = tuple(("c", 234, minor, "rw") for minor in range(2048))
     assert len(programs.allow(directory.fd, imex)) == 1
     (insns,) = directory.programs().values()
-    assert bpf.split(insns) == (bpf.canonical(rules + imex), DENY_ALL)
+    assert bpf.split(insns) == (device_rules.canonical(rules + imex), DENY_ALL)
 
 
 def test_the_kernel_refuses_nonsense_with_a_reason():

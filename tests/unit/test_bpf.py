@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvhook.errors import ContainerError, FormatError, UnsupportedError
-from nvhook.kernel import bpf, cgroup, programs
+from nvhook.kernel import bpf, cgroup, device_rules, programs
 
 
 def insn(opcode: int, target: int = 0, source: int = 0, offset: int = 0, imm: int = 0) -> bytes:
@@ -42,8 +42,8 @@ RUNTIME = REQUEST + NULL_RW + DENY
 rules_of = st.lists(
     st.tuples(
         st.sampled_from("bc"),
-        st.sampled_from([0, 1, 195, 234, bpf.MAX_MAJOR]),
-        st.sampled_from([0, 1, 2, 255, bpf.MAX_MINOR]),
+        st.sampled_from([0, 1, 195, 234, device_rules.MAX_MAJOR]),
+        st.sampled_from([0, 1, 2, 255, device_rules.MAX_MINOR]),
         st.sampled_from(["r", "w", "m", "rw", "rm", "wm", "rwm"]),
     ),
     max_size=30,
@@ -51,8 +51,8 @@ rules_of = st.lists(
 questions = st.tuples(
     st.sampled_from("bc"),
     st.sampled_from(["r", "w", "m", "rw", "rwm"]),
-    st.sampled_from([0, 1, 2, 195, 234, bpf.MAX_MAJOR]),
-    st.sampled_from([0, 1, 2, 3, 255, bpf.MAX_MINOR]),
+    st.sampled_from([0, 1, 2, 195, 234, device_rules.MAX_MAJOR]),
+    st.sampled_from([0, 1, 2, 3, 255, device_rules.MAX_MINOR]),
 )
 
 
@@ -81,7 +81,7 @@ def test_every_question_near_the_rules(original):
 @given(rules_of)
 def test_rules_and_original_come_back(rules):
     patched = bpf.prologue(rules) + RUNTIME
-    assert bpf.split(patched) == (bpf.canonical(rules), RUNTIME)
+    assert bpf.split(patched) == (device_rules.canonical(rules), RUNTIME)
 
 
 @given(rules_of)
@@ -93,7 +93,7 @@ def test_no_jump_goes_nowhere(rules):
 
 def test_canonical_joins_rules_of_one_device():
     rules = [("c", 195, 1, "w"), ("b", 8, 0, "r"), ("c", 195, 1, "rm"), ("c", 195, 0, "r")]
-    assert bpf.canonical(rules) == (("b", 8, 0, "r"), ("c", 195, 0, "r"), ("c", 195, 1, "rwm"))
+    assert device_rules.canonical(rules) == (("b", 8, 0, "r"), ("c", 195, 0, "r"), ("c", 195, 1, "rwm"))
 
 
 @pytest.mark.parametrize(

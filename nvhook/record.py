@@ -24,11 +24,9 @@ class Record:
         return type(self)(**{**fields, **changes})
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self.__class__ is other.__class__
-            and isinstance(other, Record)
-            and self.values() == other.values()
-        )
+        if not isinstance(other, Record) or self.__class__ is not other.__class__:
+            return False
+        return self.values() == other.values()
 
     def __hash__(self) -> int:
         return hash((self.__class__.__name__, self.values()))

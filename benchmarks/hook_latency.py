@@ -1,0 +1,218 @@
+"""What the hook adds to a container's start: interleaved, in one run, as ratios.
+
+    sudo .venv/bin/python benchmarks/hook_latency.py [--rounds 40]
+
+Rows, each measured once per round in random order, medians printed:
+  runc create+start+delete of a Debian root: without a hook, with nvhook and one GPU, with a static
+  C hook that does the same mounts, nodes and rules (the floor); the same for a root with 1,300
+  more libraries; the hook process alone for a container without a GPU, /bin/true, and the bare
+  interpreter the hook uses (python3 -I -S -c pass).
+Every cycle has a fresh overlay whose upper layer is in memory: what a disk does is not the hook's.
+Needs root, runc, gcc, and the Debian root that scripts/debian-root.sh makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nvhook
+from nvhook import config as configuration
+from nvhook import pipeline
+from nvhook.core.edits import DeviceNode, LdCacheUpdate, Mount, Symlink
+from nvhook.core.layout import container_layout
+from nvhook.core.request import Request
+from nvhook.sim import driver, elf_writer
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("NVHOOK_TEST_CACHE", "/var/cache/nvhook-tests"))
+LIBRARIES = 1300
+HOOK = Path(sysconfig.get_path("scripts")) / "nvhook"
+
+
+def run(*command: str | Path, cwd: Path | None = None, stdin: bytes = b"") -> None:
+    """Run a command that must succeed; files, not pipes: a container would keep a pipe open."""
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            command, cwd=cwd, input=stdin, stdout=output, stderr=output, check=False
+        )
+        if done.returncode:
+            output.seek(0)
+            sys.exit(f"{' '.join(map(str, command))}: {output.read().decode()}")
+
+
+def milliseconds(action: Callable[[], None]) -> float:
+    """Return the wall time of one call."""
+    start = time.perf_counter()
+    action()
+    return (time.perf_counter() - start) * 1e3
+
+
+def large_root(small: Path, work: Path) -> Path:
+    """Return a copy of a root with many more libraries in its loader cache."""
+    root = work / "large"
+    run("cp", "-a", small, root)
+    directory = root / "usr/lib/x86_64-linux-gnu"
+    for number in range(LIBRARIES):
+        soname = f"libbenchmark{number}.so.1"
+        abi = elf_writer.ABIS[platform.machine()]
+        (directory / soname).write_bytes(elf_writer.shared_library(abi, soname, "benchmark"))
+    run("/sbin/ldconfig", "-r", root)
+    return root
+
+
+class Bundle:
+    """A bundle on a fresh overlay of a root."""
+
+    def __init__(self, work: Path, name: str, lower: Path, env: list[str], hook: list[str]) -> None:
+        self.path = work / name
+        self.name = name
+        self.lower = lower
+        self.rootfs = self.path / "rootfs"
+        self.rootfs.mkdir(parents=True)
+        document = json.loads((HERE / "config.json").read_text())
+        document["process"]["env"] += env
+        document["root"]["path"] = str(self.rootfs)
+        if hook:
+            entry = {"path": hook[0], "args": hook, "env": ["PATH=/usr/bin:/bin"]}
+            document["hooks"] = {"prestart": [entry]}
+        (self.path / "config.json").write_text(json.dumps(document))
+
+    @contextmanager
+    def fresh(self) -> Iterator[None]:
+        """Mount an empty overlay for the duration."""
+        for part in ("upper", "work"):
+            (self.path / part).mkdir()
+        layers = f"lowerdir={self.lower},upperdir={self.path}/upper,workdir={self.path}/work"
+        run("mount", "-t", "overlay", "-o", layers, "overlay", self.rootfs)
+        try:
+            yield
+        finally:
+            run("umount", self.rootfs)
+            for part in ("upper", "work"):
+                shutil.rmtree(self.path / part)  # noqa: TID251 - the benchmark's own directory
+
+    def cycle(self) -> float:
+        """Return the wall time of create, start and delete."""
+        name = f"nvhook-benchmark-{self.name}-{os.getpid()}"
+        with self.fresh():
+            took = milliseconds(lambda: run("runc", "create", "-b", self.path, name))
+            took += milliseconds(lambda: run("runc", "start", name))
+            took += milliseconds(lambda: run("runc", "delete", "-f", name))
+        return took
+
+
+def floor_list(settings: configuration.Config, root: Path, path: Path) -> None:
+    """Write the floor's list: what nvhook's plan for GPU 1 comes to."""
+    layout = container_layout(platform.machine(), debian=True, has_lib32=False)
+    request = Request(("1",), ("compute", "utility"), "benchmark")
+    lines = []
+    for edit in pipeline.plan_for(request, settings, layout).plan.edits:
+        match edit:
+            case DeviceNode():
+                lines.append(f"d {edit.host_path} {edit.container_path} {edit.major} {edit.minor}")
+            case Mount() if edit.host_path and not edit.container_path.startswith("/proc/"):
+                lines.append(f"m {edit.host_path} {edit.container_path}")
+            case Symlink():
+                lines.append(f"l {edit.target} {edit.container_path}")
+            case LdCacheUpdate():
+                lines.append(f"c {root}/etc/ld.so.cache /etc/ld.so.cache")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def interpreter() -> str:
+    """Return the interpreter the launcher starts: the one behind the environment's python3."""
+    return os.path.realpath(HOOK.with_name("python3"))
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40, help="rounds, 30 or more for a figure")
+    parser.add_argument("--json", action="store_true", help="print the medians as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory:
+        measure(Path(directory), options.rounds, options.json)
+
+
+def measure(work: Path, rounds: int, as_json: bool) -> None:
+    """Run all rows for some rounds."""
+    small = CACHE / "debian-root"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    run(HERE.parent / "scripts/debian-root.sh", small)
+    large = large_root(small, work)
+    config = driver.create(str(work / "sim"))
+    settings = configuration.load(config)
+    floor = work / "floor"
+    run("gcc", "-O2", "-static", "-o", floor, HERE / "floor.c")
+    for name, root in (("small", small), ("large", large)):
+        floor_list(settings, root, work / f"{name}.list")
+
+    def bundle(name: str, root: Path, env: list[str], hook: list[str]) -> Bundle:
+        return Bundle(work, name, root, env, hook)
+
+    gpu = ["NVIDIA_VISIBLE_DEVICES=1"]
+    nvhook_hook = [str(HOOK), "hook", "prestart", "--config", config]
+    bundles = {}
+    for name, root in (("small", small), ("large", large)):
+        floor_hook = [str(floor), str(work / f"{name}.list"), str(work / f"{name}-floor/rootfs")]
+        bundles[f"{name} plain"] = bundle(f"{name}-plain", root, gpu, [])
+        bundles[f"{name} nvhook"] = bundle(f"{name}-nvhook", root, gpu, nvhook_hook)
+        bundles[f"{name} floor"] = bundle(f"{name}-floor", root, gpu, floor_hook)
+    idle = bundle("idle", small, [], [])
+    state = json.dumps(
+        {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 2, "bundle": str(idle.path)}
+    ).encode()
+
+    actions: dict[str, Callable[[], float]] = {name: b.cycle for name, b in bundles.items()}
+    actions["true"] = lambda: milliseconds(lambda: run("/bin/true"))
+    actions["no GPU"] = lambda: milliseconds(lambda: run(*nvhook_hook, stdin=state))
+    bare = (interpreter(), "-I", "-S", "-c", "pass")
+    actions["python"] = lambda: milliseconds(lambda: run(*bare))
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds + 2):
+        for name in random.sample(list(actions), len(actions)):
+            times[name].append(actions[name]())
+    medians = {name: statistics.median(values[2:]) for name, values in times.items()}
+    report(medians, rounds, as_json)
+
+
+def report(medians: dict[str, float], rounds: int, as_json: bool) -> None:
+    """Print medians, what the hooks add, and the ratios that are the bars."""
+    added = {
+        f"{size} {kind}": medians[f"{size} {kind}"] - medians[f"{size} plain"]
+        for size in ("small", "large")
+        for kind in ("nvhook", "floor")
+    }
+    ratios = {
+        "hook added / bare interpreter": added["small nvhook"] / medians["python"],
+        "large root added / small root added": added["large nvhook"] / added["small nvhook"],
+        "no GPU / true": medians["no GPU"] / medians["true"],
+        "hook added / C floor added": added["small nvhook"] / added["small floor"],
+    }
+    if as_json:
+        print(json.dumps({"medians_ms": medians, "added_ms": added, "ratios": ratios}, indent=2))
+        return
+    print(f"nvhook {nvhook.__version__}, {rounds} rounds, medians in ms,", platform.platform())
+    for name, value in medians.items():
+        extra = f"  (+{added[name]:.1f})" if name in added else ""
+        print(f"  {name:<14} {value:7.1f}{extra}")
+    for name, value in ratios.items():
+        print(f"  {name:<38} {value:5.2f}")
+
+
+if __name__ == "__main__":
+    main()
