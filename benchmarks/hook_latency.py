@@ -144,11 +144,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="rounds, 30 or more for a figure")
     parser.add_argument("--json", action="store_true", help="print the medians as JSON")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory:
-        measure(Path(directory), options.rounds, options.json)
+    with (
+        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory,
+        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-", dir="/dev/shm") as memory,
+    ):
+        measure(Path(directory), Path(memory), options.rounds, options.json)
 
 
-def measure(work: Path, rounds: int, as_json: bool) -> None:
+def measure(work: Path, memory: Path, rounds: int, as_json: bool) -> None:
     """Run all rows for some rounds."""
     small = CACHE / "debian-root"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -162,13 +165,13 @@ def measure(work: Path, rounds: int, as_json: bool) -> None:
         floor_list(settings, root, work / f"{name}.list")
 
     def bundle(name: str, root: Path, env: list[str], hook: list[str]) -> Bundle:
-        return Bundle(work, name, root, env, hook)
+        return Bundle(memory, name, root, env, hook)
 
     gpu = ["NVIDIA_VISIBLE_DEVICES=1"]
     nvhook_hook = [str(HOOK), "hook", "prestart", "--config", config]
     bundles = {}
     for name, root in (("small", small), ("large", large)):
-        floor_hook = [str(floor), str(work / f"{name}.list"), str(work / f"{name}-floor/rootfs")]
+        floor_hook = [str(floor), str(work / f"{name}.list"), str(memory / f"{name}-floor/rootfs")]
         bundles[f"{name} plain"] = bundle(f"{name}-plain", root, gpu, [])
         bundles[f"{name} nvhook"] = bundle(f"{name}-nvhook", root, gpu, nvhook_hook)
         bundles[f"{name} floor"] = bundle(f"{name}-floor", root, gpu, floor_hook)

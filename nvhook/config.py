@@ -4,7 +4,7 @@ The TOML parser is slow to import (15 ms and more), so what a file says is remem
 state directory until the file changes.
 """
 
-import os
+import posix
 import sys
 import time
 
@@ -117,7 +117,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     """
     name = DEFAULT_PATH if path is None else path
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
     except FileNotFoundError:
         if path is None:
             return {}
@@ -125,7 +125,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     try:
-        status = os.fstat(fd)
+        status = posix.fstat(fd)
         key = _key(name, status)
         cache = f"{state_file.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
@@ -133,12 +133,12 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
             document = _parse(name, _read(name, fd))
             values = _check(name, document)
             # A file written this very moment may change again without a new time stamp.
-            if key == _key(name, os.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
+            if key == _key(name, posix.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
                 _remember(cache, key, document)
     except OSError as error:
         raise _unreadable(name, error) from None
     finally:
-        os.close(fd)
+        posix.close(fd)
     return values
 
 
@@ -147,8 +147,8 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"can't read configuration file {name}: {reason}")
 
 
-def _key(name: str, status: os.stat_result) -> list[object]:
-    return [os.path.abspath(name), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def _key(name: str, status: posix.stat_result) -> list[object]:
+    return [name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _read(name: str, fd: int) -> bytes:

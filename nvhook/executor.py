@@ -6,8 +6,8 @@ container's files could be what is found. The calling process has one thread and
 forked child would cost 2 ms.
 """
 
-import os
-import stat
+import _stat as stat
+import posix
 
 from nvhook import loader_cache
 from nvhook._native import SyscallError, call
@@ -51,7 +51,7 @@ class Target:
                 "the state names a process that has ended, or the container has no mount namespace",
             )
         fd = self.process.open_directory(root_path)
-        root, host = os.fstat(fd), os.stat("/")
+        root, host = posix.fstat(fd), posix.stat("/")
         if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
             raise ContainerError("the container's root is the host's own root directory")
         self.rootfs = Rootfs(fd, self.process.root_ids())
@@ -87,15 +87,20 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
         log.warning("loader cache not understood, running ldconfig", why=work.unreadable_cache)
         updates = [edit for edit in plan.edits if isinstance(edit, LdCacheUpdate)]
         libraries = [library for update in updates for library in update.libraries]
-        sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
+        try:
+            sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
+        except NvhookError:
+            with target.process.mount_namespace():
+                work.undo()
+            raise
 
 
 def _open_source(edit: "Edit", log: "Log") -> int | None:
     """Clone what an edit brings from the host; None for an edit without a source."""
     if isinstance(edit, DeviceNode):
         fd = _clone(edit.host_path, DEVICE_OPTIONS)
-        status = os.fstat(fd)
-        numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
+        status = posix.fstat(fd)
+        numbers = posix.major(status.st_rdev), posix.minor(status.st_rdev)
         if not stat.S_ISCHR(status.st_mode) or numbers != (edit.major, edit.minor):
             raise HostError(f"{edit.host_path} is not the device {edit.major}:{edit.minor}")
         return fd
@@ -150,7 +155,7 @@ class _Application:
         except OSError as error:
             self.error = ContainerError(f"can't {self.doing} in the container: {error.strerror}")
         if self.error is not None:
-            self._undo()
+            self.undo()
 
     def _apply(self, edit: "Edit", source: int | None) -> None:
         match edit:
@@ -175,7 +180,7 @@ class _Application:
             case _:
                 assert_never(edit)
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Take back every mount and file of this run, newest first."""
         while self.mounted:
             head, _, name = self.mounted.pop().rpartition("/")
@@ -185,7 +190,7 @@ class _Application:
                     call("umount_at", parent, name.encode())
                 except SyscallError:
                     pass  # moved or covered by the container itself: it dies with its namespace
-                os.close(parent)
+                posix.close(parent)
         self.rootfs.remove_created()
 
     def _mount(self, edit: Mount | DeviceNode, source: int) -> None:
@@ -198,11 +203,11 @@ class _Application:
             if not mounts.attach(source, target):
                 return
         finally:
-            os.close(target)
+            posix.close(target)
         self.mounted.append(path)
         if isinstance(edit, Mount) and not edit.host_path:
             self.tmpfs.append((source, edit.options))
-            self.rootfs.own_devices.add(os.fstat(source).st_dev)
+            self.rootfs.own_devices.add(posix.fstat(source).st_dev)
 
     def _target(self, edit: Mount | DeviceNode, source: int) -> int | None:
         path = edit.container_path
@@ -212,7 +217,7 @@ class _Application:
             return self.rootfs.existing(path)
         if isinstance(edit, DeviceNode):
             return self.rootfs.mount_target(path, _accepts_node, directory=False)
-        directory = stat.S_ISDIR(os.fstat(source).st_mode)
+        directory = stat.S_ISDIR(posix.fstat(source).st_mode)
         accept = stat.S_ISDIR if directory else _accepts_file
         return self.rootfs.mount_target(path, accept, directory)
 
@@ -223,7 +228,7 @@ class _Application:
             return target
         self.closed.append(path + "/")
         if target is not None:
-            os.close(target)  # masked already, by an earlier run
+            posix.close(target)  # masked already, by an earlier run
         elif required:
             raise ContainerError(f"the container has no {path}")
         else:

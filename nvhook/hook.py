@@ -5,7 +5,7 @@ Only these two stages: later ones run with the image's environment on some runti
 (CVE-2025-23266).
 """
 
-import os
+import posix
 import sys
 
 from nvhook.errors import FormatError, NvhookError
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> "NoReturn":
     code = _main(arguments[1:])
     sys.stderr.flush()
     # Not sys.exit: tearing the interpreter down costs milliseconds of the container's start.
-    os._exit(code)
+    posix._exit(code)
 
 
 def _main(arguments: list[str]) -> int:
@@ -40,7 +40,7 @@ def _main(arguments: list[str]) -> int:
     except NvhookError as error:
         log.error(str(error))  # noqa: TRY400 - not the logging module
         print(f"nvhook: {error}", file=sys.stderr)
-        if os.environ.get("NVHOOK_DEBUG") == "1":
+        if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
             raise
         return 1
     return 0
@@ -59,7 +59,7 @@ def _parse(arguments: list[str]) -> str | None:
         elif argument.startswith(("--config=", "-config=")):
             config_path = argument.partition("=")[2]
         elif argument in ("-debug", "--debug"):
-            os.environ["NVHOOK_DEBUG"] = "1"
+            posix.environ[b"NVHOOK_DEBUG"] = b"1"
         elif argument.startswith("-"):
             raise ValueError(f"unknown option {argument}")
         else:
@@ -105,7 +105,7 @@ def _run(config_path: str | None, log: Log) -> None:
 def _read_state() -> bytes:
     chunks = []
     room = _STATE_LIMIT
-    while chunk := os.read(0, 1 << 16):
+    while chunk := posix.read(0, 1 << 16):
         chunks.append(chunk)
         room -= len(chunk)
         if room < 0:

@@ -22,7 +22,7 @@ def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: st
     """
     _extend_musl_path(rootfs, libraries, machine)
     data = rootfs.read(LD_SO_CACHE, ldcache.MAX_BYTES) or b""
-    spelled = _spelling(rootfs, ldcache.directories(data) if data else ())
+    spelled = _spelling(rootfs, data)
     additions = [
         (library.name, spelled(library.container_path), library.flags) for library in libraries
     ]
@@ -38,24 +38,21 @@ def directories(libraries: "Iterable[CachedLibrary]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(_directory(library.container_path) for library in libraries))
 
 
-def _spelling(rootfs: "Rootfs", in_cache: "Iterable[str]") -> "Callable[[str], str]":
+def _spelling(rootfs: "Rootfs", data: bytes) -> "Callable[[str], str]":
     """Return a function that names a path as ldconfig would.
 
     With a merged /usr the cache says /lib/x86_64-linux-gnu for what nvhook calls
-    /usr/lib/x86_64-linux-gnu: the first spelling ldconfig met is the one it keeps.
+    /usr/lib/x86_64-linux-gnu: of two names of a directory ldconfig keeps the one it met first.
     """
-    known: dict[tuple[int, int], str] = {}
-    for directory in in_cache:
-        identity = rootfs.identity(directory)
-        if identity is not None:
-            known.setdefault(identity, directory)
     spellings: dict[str, str] = {}
 
     def spelled(path: str) -> str:
         directory = _directory(path)
         if directory not in spellings:
-            identity = rootfs.identity(directory)
-            spellings[directory] = known.get(identity, directory) if identity else directory
+            alias = directory.removeprefix("/usr")
+            used = alias != directory and f"\0{alias}/".encode() in data
+            same = used and rootfs.identity(alias) == rootfs.identity(directory)
+            spellings[directory] = alias if same else directory
         return spellings[directory] + path[len(directory) :]
 
     return spelled

@@ -4,7 +4,7 @@ State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU conta
 Inventory (cached) + Request -> GPUs -> Plan
 """
 
-import os
+import posix
 
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
@@ -43,19 +43,19 @@ def read_container(bundle: str) -> ContainerConfig:
     """
     path = f"{bundle}/config.json"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         try:
-            size = os.fstat(fd).st_size
+            size = posix.fstat(fd).st_size
             if size > MAX_CONFIG:
                 raise FormatError(
                     f"{path} has {size} bytes, more than the limit of {MAX_CONFIG}",
                     "no engine writes one that large; is it the right bundle?",
                 )
             chunks = []
-            while chunk := os.read(fd, 1 << 20):
+            while chunk := posix.read(fd, 1 << 20):
                 chunks.append(chunk)
         finally:
-            os.close(fd)
+            posix.close(fd)
     except OSError as error:
         raise FormatError(
             f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
@@ -76,7 +76,7 @@ def inventory(config: "Config") -> "Inventory":
 
 def machine() -> str:
     """Return the machine's architecture as uname has it (``x86_64``)."""
-    return os.uname().machine
+    return posix.uname().machine
 
 
 def layout_of(rootfs: "Rootfs") -> ContainerLayout:
@@ -108,7 +108,7 @@ def plan_for_bundle(bundle: str, config: "Config") -> Outcome | None:
     if request is None:
         return None
     try:
-        fd = os.open(container.root_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = posix.open(container.root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
     except OSError as error:
         raise FormatError(
             f"the bundle's root {container.root_path} can't be opened: {error.strerror}"
@@ -116,7 +116,7 @@ def plan_for_bundle(bundle: str, config: "Config") -> Outcome | None:
     try:
         layout = layout_of(Rootfs(fd))
     finally:
-        os.close(fd)
+        posix.close(fd)
     return plan_for(request, config, layout)
 
 

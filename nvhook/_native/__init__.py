@@ -1,6 +1,6 @@
 """The C core as Python functions: the one place that turns -errno into an exception."""
 
-import os
+import posix
 
 from nvhook._native._syscalls import ffi, lib
 
@@ -13,7 +13,7 @@ class SyscallError(OSError):
     """A system call failed; ``syscall`` is its name, ``errno`` the reason."""
 
     def __init__(self, errno: int, syscall: str) -> None:
-        super().__init__(errno, os.strerror(errno))
+        super().__init__(errno, posix.strerror(errno))
         self.syscall = syscall
 
     def __str__(self) -> str:

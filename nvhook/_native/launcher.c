@@ -8,6 +8,7 @@
  * Where things are, relative to this executable X/bin/nvhook:
  *   the package      X/nvhook, or X/lib/python3.N/{site,dist}-packages/nvhook
  *   the interpreter  X/bin/python3, or /usr/bin/python3, /usr/local/bin/python3
+ *   the hot path     nvhook/_hot/cpython-3N.pyc in the package, if made for the interpreter's version
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -301,9 +302,19 @@ static bool find_package(const char *prefix, const char *python, char *site, siz
 	return found;
 }
 
+/* The hot path's modules in one file (nvhook/hot_archive.py), where there is one for python3.N. */
+static bool find_archive(const char *site, const char *python, char *archive, size_t size)
+{
+	const char *version = strrchr(python, '/') + 1;
+	if (strncmp(version, "python3.", 8) != 0)
+		return false;
+	int n = snprintf(archive, size, "%s/nvhook/_hot/cpython-3%s.pyc", site, version + 8);
+	return n > 0 && (size_t)n < size && access(archive, R_OK) == 0;
+}
+
 static int run_python(bool hot, int argc, char **argv)
 {
-	char self[PATH_MAX], python[PATH_MAX], real[PATH_MAX], site[PATH_MAX];
+	char self[PATH_MAX], python[PATH_MAX], real[PATH_MAX], site[PATH_MAX], archive[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 	if (n <= 0)
 		return fail("can't find its own executable", "is /proc mounted?");
@@ -325,10 +336,15 @@ static int run_python(bool hot, int argc, char **argv)
 	int i = 0;
 	args[i++] = hot ? real : python;
 	args[i++] = "-I";
-	if (hot)
+	/* X/nvhook has its dependencies beside it: the system's own must not come before them. */
+	if (hot || strcmp(site, self) == 0)
 		args[i++] = "-S";
-	args[i++] = "-c";
-	args[i++] = (char *)(hot ? hot_code : cold_code);
+	if (hot && find_archive(site, real, archive, sizeof archive)) {
+		args[i++] = archive;
+	} else {
+		args[i++] = "-c";
+		args[i++] = (char *)(hot ? hot_code : cold_code);
+	}
 	args[i++] = site;
 	for (int k = 1; k < argc; k++)
 		args[i++] = argv[k];

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final
 
-__all__ = ["MAX_BYTES", "Entry", "LdCache", "directories", "parse", "render", "splice"]
-
-MAX_DIRECTORIES = 1024
+__all__ = ["MAX_BYTES", "Entry", "LdCache", "parse", "render", "splice"]
 
 
 class Entry(Record):
@@ -137,22 +135,6 @@ def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:
         return data
     inserted.sort()
     return _merge(table, sorted(removed), inserted)
-
-
-def directories(data: bytes) -> list[str]:
-    """Return the directories of the entries' paths, in the order in which they come first.
-
-    Raises: FormatError.
-    """
-    table = Table(data)
-    found: dict[bytes, None] = {}
-    for offset in table.paths:
-        directory = table.string(offset).rpartition(b"/")[0]
-        if directory not in found:
-            found[directory] = None
-            if len(found) > MAX_DIRECTORIES:
-                raise FormatError("the loader cache is broken: it has too many directories")
-    return [decode(directory) for directory in found]
 
 
 class _Insertion:

@@ -1,6 +1,6 @@
 """The driver's small text files below /proc and /sys: read anew at every start."""
 
-import os
+import posix
 
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
@@ -13,18 +13,18 @@ MAX_TEXT = 256 * 1024
 def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     """Return the text of a file, None if there is none; bytes beyond limit are left out."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY)
     except OSError:
         return None
     try:
         chunks = []
-        while limit > 0 and (chunk := os.read(fd, min(limit, 65536))):
+        while limit > 0 and (chunk := posix.read(fd, min(limit, 65536))):
             chunks.append(chunk)
             limit -= len(chunk)
     except OSError:
         return None
     finally:
-        os.close(fd)
+        posix.close(fd)
     return b"".join(chunks).decode("utf-8", "replace")
 
 
@@ -71,6 +71,6 @@ def read_proc_files(proc_root: str) -> dict[str, str]:
 def list_gpu_directories(proc_root: str) -> list[str]:
     """Return the sorted names in /proc/driver/nvidia/gpus: one PCI bus id for each GPU."""
     try:
-        return sorted(os.listdir(driver_directory(proc_root) + "/gpus"))
+        return sorted(posix.listdir(driver_directory(proc_root) + "/gpus"))
     except OSError:
         return []

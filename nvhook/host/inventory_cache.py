@@ -4,7 +4,7 @@ What changes without a trace (nodes, sockets, majors, driver texts) is read anew
 file that is not exactly what this version wrote for exactly this host is ignored and replaced.
 """
 
-import os
+import posix
 
 from nvhook import state_file
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
@@ -84,7 +84,7 @@ def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[s
     driver_root, _, proc_root, _ = roots
     boot_id = read_text(proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
     try:
-        status = os.stat(driver_root.rstrip("/") + "/etc/ld.so.cache")
+        status = posix.stat(driver_root.rstrip("/") + "/etc/ld.so.cache")
     except OSError:
         loader_cache = "absent"
     else:

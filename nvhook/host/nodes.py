@@ -1,7 +1,7 @@
 """NVIDIA's device nodes and sockets: they come and go while a machine runs, so never cached."""
 
-import os
-import stat
+import _stat as stat
+import posix
 
 from nvhook.core.catalog import CONTROL_NODES, SOCKETS
 from nvhook.core.inventory import HostFile, HostNode
@@ -16,7 +16,7 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
     """
     directory = dev_root.rstrip("/")
     try:
-        present = os.listdir(directory or "/")
+        present = posix.listdir(directory or "/")
     except OSError:
         return ()
     gpus = [name for name in present if name.startswith("nvidia") and is_decimal(name[6:])]
@@ -29,7 +29,7 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
 def _node(directory: str, name: str) -> HostNode | None:
     path = f"{directory}/{name}"
     try:
-        status = os.stat(path, follow_symlinks=False)
+        status = posix.stat(path, follow_symlinks=False)
     except OSError:
         return None
     if not stat.S_ISCHR(status.st_mode):
@@ -37,8 +37,8 @@ def _node(directory: str, name: str) -> HostNode | None:
     return HostNode(
         name=name,
         host_path=path,
-        major=os.major(status.st_rdev),
-        minor=os.minor(status.st_rdev),
+        major=posix.major(status.st_rdev),
+        minor=posix.minor(status.st_rdev),
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
@@ -67,12 +67,12 @@ def _socket(driver_root: str, path: str) -> str | None:
         return None
     fd, resolved = opened
     try:
-        status = os.fstat(fd)
+        status = posix.fstat(fd)
     finally:
-        os.close(fd)
+        posix.close(fd)
     if stat.S_ISSOCK(status.st_mode):
         return resolved
     # /tmp is everyone's: a link there, or a directory of some user's making, would put a tree of
     # that user's choice into every GPU container.
-    is_trusted = resolved == path and status.st_uid in (0, os.geteuid())
+    is_trusted = resolved == path and status.st_uid in (0, posix.geteuid())
     return resolved if stat.S_ISDIR(status.st_mode) and is_trusted else None

@@ -7,8 +7,10 @@ A directory that also holds the calling process is left alone. Rules added there
 the runtime and everything else in it.
 """
 
-import os
+import posix
+from errno import EINVAL
 
+from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.kernel import mountinfo
 from nvhook.kernel.device_rules import DeviceRule, canonical
@@ -25,7 +27,7 @@ EVERYTHING = "a *:* rwm"
 ENDED = "has the process ended?"
 UNRESTRICTED = "no program attached, nothing of its own restricts devices"
 SHARED = "shares the runtime's own cgroup, left alone"
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC | posix.O_NOFOLLOW
 
 
 class DeviceCgroup:
@@ -57,12 +59,11 @@ class DeviceCgroup:
         return tuple(done)
 
     def _allow_v2(self, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
-        if self.v2:
-            from nvhook.kernel import programs  # where v1 decides it is not needed
+        for directory in self.v2 or ():
+            if _has_programs(directory):
+                from nvhook.kernel import programs  # on a hybrid host v1 decides without it
 
-            for directory in self.v2:
-                if programs.attached(directory)[0]:
-                    return programs.allow(directory, rules) or ("unchanged",)
+                return programs.allow(directory, rules) or ("unchanged",)
         if self.v1 is not None:  # a hybrid host, where v1 decides
             return ()
         return (UNRESTRICTED,) if self.v2 else (SHARED,)
@@ -70,7 +71,7 @@ class DeviceCgroup:
     def close(self) -> None:
         """Close the directories."""
         for fd in (self.v1 or ()) + (self.v2 or ()):
-            os.close(fd)
+            posix.close(fd)
         self.v1 = self.v2 = None
 
     def __enter__(self) -> "DeviceCgroup":
@@ -117,7 +118,7 @@ def memberships(proc: str, pid: int | str) -> tuple[str, str]:
     except OSError as error:
         raise ContainerError(f"can't read {path}: {error.strerror}", ENDED) from error
     v1 = v2 = ""
-    for line in os.fsdecode(data).split("\n"):
+    for line in data.decode("utf-8", "surrogateescape").split("\n"):
         if not line:
             continue
         fields = line.split(":", 2)
@@ -148,12 +149,14 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
         if EVERYTHING in listed:
             return "everything is allowed already"
         missing = [rule for rule in rules if not any(_covers(entry, rule) for entry in listed)]
-        fd = os.open("devices.allow", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+        fd = posix.open("devices.allow", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
         try:
             for kind, major, minor, access in missing:
-                os.write(fd, f"{kind} {major}:{minor} {access}".encode())  # one rule in each write
+                posix.write(
+                    fd, f"{kind} {major}:{minor} {access}".encode()
+                )  # one rule in each write
         finally:
-            os.close(fd)
+            posix.close(fd)
     except OSError as error:
         raise ContainerError(
             f"can't add device rules to the container's cgroup: {error.strerror}",
@@ -163,7 +166,7 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
 
 
 def _read_list(directory: int) -> list[str]:
-    fd = os.open("devices.list", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    fd = posix.open("devices.list", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=directory)
     with open(fd, "rb") as file:
         return file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
 
@@ -204,13 +207,21 @@ def _open_upwards(
     directory = theirs.rstrip("/")
     try:
         while len(directory) > cut and len(fds) < depth and not _holds(directory, ours):
-            fds.append(os.open(mount_point + directory[cut:], DIRECTORY))
+            fds.append(posix.open(mount_point + directory[cut:], DIRECTORY))
             directory = directory.rpartition("/")[0]
     except OSError as error:
         for fd in fds:
-            os.close(fd)
+            posix.close(fd)
         raise ContainerError(f"can't open cgroup {theirs}: {error.strerror}", ENDED) from error
     return tuple(fds)
+
+
+def _has_programs(directory: int) -> bool:
+    """Tell whether device programs are attached to the directory itself."""
+    try:
+        return call("bpf_query", directory, 0, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
+    except SyscallError as error:
+        return error.errno != EINVAL  # EINVAL: a kernel without device programs
 
 
 def _holds(directory: str, member: str) -> bool:
@@ -220,7 +231,7 @@ def _holds(directory: str, member: str) -> bool:
 def _visible(mount: "Mount") -> bool:
     """Tell whether the mount is on top at its place: another may have been mounted over it."""
     try:
-        device = os.stat(mount.mount_point).st_dev
+        device = posix.stat(mount.mount_point).st_dev
     except OSError:
         return False
-    return f"{os.major(device)}:{os.minor(device)}" == mount.device
+    return f"{posix.major(device)}:{posix.minor(device)}" == mount.device

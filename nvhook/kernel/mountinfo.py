@@ -3,8 +3,6 @@
 Source: proc_pid_mountinfo(5).
 """
 
-from os import fsdecode
-
 from nvhook.errors import ContainerError, FormatError
 
 TYPE_CHECKING = False
@@ -35,14 +33,14 @@ class Mount:
     def __init__(self, before: list[bytes], optional: list[bytes], after: list[bytes]) -> None:
         self.mount_id: Final = int(before[0])
         self.parent_id: Final = int(before[1])
-        self.device: Final = fsdecode(before[2])
-        self.root: Final = fsdecode(unescape(before[3]))
-        self.mount_point: Final = fsdecode(unescape(before[4]))
-        self.options: Final = tuple(fsdecode(before[5]).split(","))
-        self.optional: Final = tuple([fsdecode(field) for field in optional])
-        self.fs_type: Final = fsdecode(unescape(after[0]))
-        self.source: Final = fsdecode(unescape(after[1]))
-        self.super_options: Final = tuple(fsdecode(unescape(after[2])).split(","))
+        self.device: Final = _text(before[2])
+        self.root: Final = _text(unescape(before[3]))
+        self.mount_point: Final = _text(unescape(before[4]))
+        self.options: Final = tuple(_text(before[5]).split(","))
+        self.optional: Final = tuple([_text(field) for field in optional])
+        self.fs_type: Final = _text(unescape(after[0]))
+        self.source: Final = _text(unescape(after[1]))
+        self.super_options: Final = tuple(_text(unescape(after[2])).split(","))
 
     @property
     def shared(self) -> int | None:
@@ -107,3 +105,7 @@ def _mount(line: bytes) -> Mount:
         return Mount(fields[:FIELDS_BEFORE], fields[FIELDS_BEFORE:dash], after)
     except ValueError as error:
         raise FormatError(f"mountinfo line {line[:80]!r} is not understood") from error
+
+
+def _text(field: bytes) -> str:
+    return field.decode("utf-8", "surrogateescape")

@@ -4,7 +4,7 @@ A program is replaced in one step. Detaching first would leave the cgroup open t
 the moment in between.
 """
 
-import os
+import posix
 from errno import EACCES, EINVAL, ENOENT, ENOSPC
 
 from nvhook._native import SyscallError, call, ffi
@@ -114,7 +114,7 @@ class Patch:
         """Close both descriptors; what is attached stays attached."""
         for fd in (self.old, self.new):
             if fd >= 0:
-                os.close(fd)
+                posix.close(fd)
         self.old = self.new = -1
 
 
@@ -180,10 +180,10 @@ def load(insns: bytes, name: bytes) -> int:
     try:
         kept = instructions(program) == insns
     except NvhookError:
-        os.close(program)
+        posix.close(program)
         raise
     if not kept:
-        os.close(program)
+        posix.close(program)
         raise UnsupportedError("the kernel has rewritten the patched device program")
     return program
 
@@ -216,7 +216,7 @@ def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
 
     Raises: NvhookError.
     """
-    inode = os.fstat(cgroup).st_ino
+    inode = posix.fstat(cgroup).st_ino
     following = ffi.new("uint32_t *")
     program, directory = ffi.new("uint32_t *"), ffi.new("uint64_t *")
     for _ in range(MAX_LINKS):
@@ -237,13 +237,13 @@ def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
         except SyscallError as error:
             raise _failed("update the link of a device program", error) from error
         finally:
-            os.close(link)
+            posix.close(link)
     return False
 
 
 def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
     try:
-        os.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
+        posix.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
     except SyscallError:
         return  # as before; what is wanted is the log
 

@@ -5,9 +5,9 @@ nothing here reaches the host: existing directories are resolved by the kernel i
 ones are made component by component, and the last component is never followed.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix
 
 from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError
@@ -73,10 +73,10 @@ class Rootfs:
 
     def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
         self.fd = fd
-        self.own_ids = (os.geteuid(), os.getegid())
+        self.own_ids = (posix.geteuid(), posix.getegid())
         self.owner = owner or self.own_ids
         self.created: list[tuple[int, str, bool]] = []
-        self.own_devices = {os.fstat(fd).st_dev}
+        self.own_devices = {posix.fstat(fd).st_dev}
         self._directories: dict[str, int] = {}
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
@@ -84,14 +84,14 @@ class Rootfs:
     def close(self) -> None:
         """Close every descriptor, the root's too."""
         for fd in self._directories.values():
-            os.close(fd)
+            posix.close(fd)
         self._directories.clear()
-        os.close(self.fd)
+        posix.close(self.fd)
 
     def has(self, path: str) -> bool:
         """Tell whether something exists at path (links followed inside the root)."""
         try:
-            os.close(self._openat2(path, os.O_PATH))
+            posix.close(self._openat2(path, posix.O_PATH))
         except SyscallError:
             return False
         return True
@@ -99,13 +99,13 @@ class Rootfs:
     def identity(self, path: str) -> tuple[int, int] | None:
         """Return (st_dev, st_ino) of path inside the root, or None."""
         try:
-            fd = self._openat2(path, os.O_PATH)
+            fd = self._openat2(path, posix.O_PATH)
         except SyscallError:
             return None
         try:
-            status = os.fstat(fd)
+            status = posix.fstat(fd)
         finally:
-            os.close(fd)
+            posix.close(fd)
         return status.st_dev, status.st_ino
 
     def read(self, path: str, limit: int) -> bytes | None:
@@ -114,35 +114,35 @@ class Rootfs:
         Raises: ContainerError if it is something else or larger than limit bytes.
         """
         try:
-            fd = self._openat2(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            fd = self._openat2(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
         except SyscallError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise _failed("read", path, error) from error
         try:
-            status = os.fstat(fd)
+            status = posix.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise _wrong_type(path, status.st_mode, "a regular file")
             if status.st_size > limit:
                 raise ContainerError(f"the image's {path} is larger than {limit} bytes")
             chunks = []
-            while chunk := os.read(fd, 1 << 20):
+            while chunk := posix.read(fd, 1 << 20):
                 chunks.append(chunk)
             return b"".join(chunks)
         finally:
-            os.close(fd)
+            posix.close(fd)
 
     def directory(self, path: str) -> int:
         """Open a directory, making what is missing of it; return its O_PATH descriptor."""
         try:
-            fd = self._openat2(path, os.O_PATH | os.O_DIRECTORY)
+            fd = self._openat2(path, posix.O_PATH | posix.O_DIRECTORY)
         except SyscallError as error:
             if error.errno != errno.ENOENT:
                 raise _failed("open directory", path, error) from error
             fd = self._make_directory(path)
         magic = call("filesystem_magic", fd)
         if magic in _KERNEL_FILESYSTEMS:
-            os.close(fd)
+            posix.close(fd)
             raise ContainerError(
                 f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
                 "the image or a volume redirects a driver path; nothing was changed there",
@@ -152,7 +152,7 @@ class Rootfs:
     def existing(self, path: str) -> int | None:
         """Open what exists at path without making anything (for targets below /proc)."""
         try:
-            return self._openat2(path, os.O_PATH)
+            return self._openat2(path, posix.O_PATH)
         except SyscallError:
             return None
 
@@ -172,7 +172,7 @@ class Rootfs:
             self.created.append((parent, name, directory))
         mode = self._mode[0]
         if not accept(mode):
-            os.close(fd)
+            posix.close(fd)
             raise _wrong_type(path, mode, "a directory" if directory else "a regular file")
         return fd
 
@@ -184,20 +184,20 @@ class Rootfs:
         parent, name = self._parent(path)
         try:
             try:
-                if os.readlink(name, dir_fd=parent) == target:
+                if posix.readlink(name, dir_fd=parent) == target:
                     return False
             except FileNotFoundError:
-                self._as_owner(parent, lambda: os.symlink(target, name, dir_fd=parent))
+                self._as_owner(parent, lambda: posix.symlink(target, name, dir_fd=parent))
                 self.created.append((parent, name, False))
                 return True
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
                 raise _wrong_type(path, status.st_mode, "a symbolic link") from error
-            temporary = f".nvhook-{os.getpid()}"
-            self._as_owner(parent, lambda: os.symlink(target, temporary, dir_fd=parent))
-            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            temporary = f".nvhook-{posix.getpid()}"
+            self._as_owner(parent, lambda: posix.symlink(target, temporary, dir_fd=parent))
+            posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             return True
         except OSError as error:
             raise _failed("link", path, error) from error
@@ -208,27 +208,27 @@ class Rootfs:
         Raises: ContainerError if something that is not a regular file is there.
         """
         parent, name = self._parent(path)
-        temporary = f".nvhook-{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        temporary = f".nvhook-{posix.getpid()}"
+        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
         try:
             try:
-                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
                     raise _wrong_type(path, status.st_mode, "a regular file")
             except FileNotFoundError:
                 self.created.append((parent, name, False))
-            fd = self._as_owner(parent, lambda: os.open(temporary, flags, mode, dir_fd=parent))
+            fd = self._as_owner(parent, lambda: posix.open(temporary, flags, mode, dir_fd=parent))
             try:
-                os.fchmod(fd, mode)
+                posix.fchmod(fd, mode)
                 view = memoryview(data)
                 while view:
-                    view = view[os.write(fd, view) :]
-                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+                    view = view[posix.write(fd, view) :]
+                posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except OSError:
-                os.unlink(temporary, dir_fd=parent)
+                posix.unlink(temporary, dir_fd=parent)
                 raise
             finally:
-                os.close(fd)
+                posix.close(fd)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -238,9 +238,9 @@ class Rootfs:
             parent, name, is_directory = self.created.pop()
             try:
                 if is_directory:
-                    os.rmdir(name, dir_fd=parent)
+                    posix.rmdir(name, dir_fd=parent)
                 else:
-                    os.unlink(name, dir_fd=parent)
+                    posix.unlink(name, dir_fd=parent)
             except OSError:
                 pass
 
@@ -257,10 +257,10 @@ class Rootfs:
     def _make_directory(self, path: str) -> int:
         parent, name = self._parent(path)
         try:
-            self._as_owner(parent, lambda: os.mkdir(name, 0o755, dir_fd=parent))
+            self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent))
             self.created.append((parent, name, True))
-            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(name, flags, dir_fd=parent)
+            flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+            return posix.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise _failed("create directory", path, error) from error
 
@@ -279,7 +279,7 @@ class Rootfs:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EOVERFLOW):
                 raise
-            if os.fstat(parent).st_dev not in self.own_devices:
+            if posix.fstat(parent).st_dev not in self.own_devices:
                 raise
         finally:
             call("setfsids", *self.own_ids)

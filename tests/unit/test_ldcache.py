@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvhook.errors import FormatError
-from nvhook.formats.ldcache import Entry, LdCache, directories, parse, render, splice
+from nvhook.formats.ldcache import Entry, LdCache, parse, render, splice
 from nvhook.formats.ldcache_layout import MAX_BYTES, MAX_STRING_BYTES, compare
 
 DATA = Path(__file__).parent.parent / "data" / "ldcache"
@@ -176,18 +176,6 @@ def test_legacy_hwcaps_come_by_number_of_bits_before_plain_entries() -> None:
     assert cache.entries[-1].path == "/new/liba.so"
 
 
-def test_directories_come_in_the_order_of_use() -> None:
-    assert directories(NEW) == [
-        "/usr/lib/i386-linux-gnu",
-        LIBDIR,
-        f"{LIBDIR}/glibc-hwcaps/x86-64-v2",
-        f"{LIBDIR}/glibc-hwcaps/x86-64-v3",
-        "/usr/lib/odd",
-    ]
-    assert directories(COMPAT) == directories(NEW)
-    assert directories(b"") == []
-
-
 @pytest.mark.parametrize(
     ("less", "more"),
     [
@@ -266,7 +254,7 @@ EXTENSION = unpack_from("<I", NEW, 32)[0]
     ],
 )
 def test_broken_files_are_refused(data: bytes, message: str) -> None:
-    for use in (parse, directories, lambda data: splice(data, DRIVER)):
+    for use in (parse, lambda data: splice(data, DRIVER)):
         with pytest.raises(FormatError, match=message):
             use(data)
 
@@ -313,7 +301,6 @@ def test_a_missing_hwcaps_name_is_refused() -> None:
 def only_format_errors(data: bytes) -> None:
     try:
         cache = parse(data)
-        directories(data)
         again = splice(data, DRIVER)
     except FormatError:
         return
