@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
+SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
 
 
 class Setting(Record):
@@ -243,7 +244,8 @@ def _convert(setting: Setting, value: object) -> object:
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         return None
     if setting.kind == "names":
-        return tuple(value)
+        # The launcher decides by this prefix whether a container can be about a GPU at all.
+        return tuple(value) if all(item.startswith(SWARM_PREFIX) for item in value) else None
     if "all" in value:
         return CAPABILITIES
     return tuple(sorted(set(value))) if set(value).issubset(CAPABILITIES) else None
@@ -263,6 +265,6 @@ def _wanted(setting: Setting) -> str:
         "level": "one of " + ", ".join(LEVELS),
         "path": "an absolute path",
         "file": "an absolute path, or empty",
-        "names": "a list of strings",
+        "names": f"a list of names that begin with {SWARM_PREFIX}",
         "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),
     }[setting.kind]

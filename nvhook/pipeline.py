@@ -99,12 +99,17 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
     return Outcome(request, gpus, plan)
 
 
-def plan_for_bundle(bundle: str, config: "Config") -> Outcome | None:
-    """Plan the container of a bundle that is not running; None if it does not ask for a GPU."""
+def plan_for_bundle(
+    bundle: str, config: "Config", warnings: list[str] | None = None
+) -> Outcome | None:
+    """Plan the container of a bundle that is not running; None if it does not ask for a GPU.
+
+    bundle is absolute; lines that say why a request was not accepted are added to warnings.
+    """
     from nvhook.kernel.rootfs import Rootfs
 
     container = read_container(bundle)
-    request = from_container(container, config)
+    request = from_container(container, config, warnings)
     if request is None:
         return None
     try:

@@ -1,5 +1,7 @@
 """nvhook plan."""
 
+import os
+
 import click
 
 from nvhook.cli.options import config_option, json_option, load_config
@@ -56,11 +58,14 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
     if bundle is not None and capabilities:
         raise click.UsageError("--capabilities goes with --gpus: a bundle says its own")
     config = load_config()
+    warnings: list[str] = []
     planned = (
         pipeline.plan_for_gpus(gpus or "", capabilities, config)
         if bundle is None
-        else pipeline.plan_for_bundle(bundle, config)
+        else pipeline.plan_for_bundle(os.path.abspath(bundle), config, warnings)
     )
+    for warning in warnings:
+        click.echo(f"nvhook: {warning}", err=True)
     if planned is None:
         if as_json:
             output.print_json(document(None, (), Plan(())))

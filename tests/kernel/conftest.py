@@ -31,7 +31,8 @@ except NvhookError as error:
 """
 PURE_V2 = "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup"
 # crun refuses v1 where a cgroup2 with controllers is mounted beside it.
-PURE_V1 = "for each in $(findmnt -nl -t cgroup2 -o TARGET); do umount $each || exit 1; done"
+WITHOUT_V2 = "umount $each && mount -t tmpfs tmpfs $each || exit 1"  # crun makes directories there
+PURE_V1 = f"for each in $(findmnt -nl -t cgroup2 -o TARGET); do {WITHOUT_V2}; done"
 Rules = list[tuple[str, int, int, str]]
 
 

@@ -93,7 +93,11 @@ def test_no_jump_goes_nowhere(rules):
 
 def test_canonical_joins_rules_of_one_device():
     rules = [("c", 195, 1, "w"), ("b", 8, 0, "r"), ("c", 195, 1, "rm"), ("c", 195, 0, "r")]
-    assert device_rules.canonical(rules) == (("b", 8, 0, "r"), ("c", 195, 0, "r"), ("c", 195, 1, "rwm"))
+    assert device_rules.canonical(rules) == (
+        ("b", 8, 0, "r"),
+        ("c", 195, 0, "r"),
+        ("c", 195, 1, "rwm"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_for_people_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config: OUTCOME)
+    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config, _warnings: OUTCOME)
     result = invoke("plan", "--bundle", "/b")
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines()}
@@ -164,7 +164,7 @@ def test_plan_for_people_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_of_a_container_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config: None)
+    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config, _warnings: None)
     result = invoke("plan", "--bundle", "/b", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {

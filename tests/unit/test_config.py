@@ -74,7 +74,7 @@ log-level = "debug"
 accept-envvar-when-unprivileged = false
 accept-volume-mounts = true
 supported-driver-capabilities = ["utility", "compute"]
-swarm-resource = ["B", "A"]
+swarm-resource = ["DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"]
 device-rules = false
 """,
     )
@@ -89,7 +89,7 @@ device-rules = false
         accept_envvar_when_unprivileged=False,
         accept_volume_mounts=True,
         supported_driver_capabilities=("compute", "utility"),
-        swarm_resource=("B", "A"),
+        swarm_resource=("DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"),
         device_rules=False,
     )
     assert config.load(path) == expected
@@ -118,8 +118,9 @@ def test_all_capabilities(tmp_path: Path) -> None:
         ("log-path = 'x'", ["log-path must be an absolute path, or empty"]),
         ("log-level = 'loud'", ["log-level must be one of debug, info, warning, error"]),
         ("log-level = []", ["log-level must be one of"]),
-        ("swarm-resource = 'A'", ["swarm-resource must be a list of strings"]),
-        ("swarm-resource = [1]", ["swarm-resource must be a list of strings"]),
+        ("swarm-resource = 'A'", ["swarm-resource must be a list of names"]),
+        ("swarm-resource = ['GPU']", ["names that begin with DOCKER_RESOURCE"]),
+        ("swarm-resource = [1]", ["swarm-resource must be a list of names"]),
         ("supported-driver-capabilities = ['gl']", ["must be a list of some of all, compat32"]),
         ("device-rules =", ["line 1"]),
         ("device-rules = true\ndevice-rules = true", ["line 2"]),
@@ -158,7 +159,7 @@ def cache_files(directory: Path) -> list[Path]:
 
 
 def test_remembered_values_spare_the_parser(tmp_path: Path, state_directory: Path) -> None:
-    path = settled(tmp_path, 'driver-root = "/d"\nswarm-resource = ["A"]')
+    path = settled(tmp_path, 'driver-root = "/d"\nswarm-resource = ["DOCKER_RESOURCE_A"]')
     first = config.load(path)
     (cache,) = cache_files(state_directory)
     status = os.stat(path)
@@ -174,8 +175,8 @@ print(loaded.driver_root, loaded.swarm_resource, sorted({"tomllib", "re", "json"
     root = nvhook.__file__.rpartition("/nvhook/")[0]
     command = [sys.executable, "-I", "-S", "-c", script, root, str(state_directory), path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "/d ('A',) []\n"
-    assert first == Config(driver_root="/d", swarm_resource=("A",))
+    assert done.stdout == "/d ('DOCKER_RESOURCE_A',) []\n"
+    assert first == Config(driver_root="/d", swarm_resource=("DOCKER_RESOURCE_A",))
 
 
 def test_changed_file_is_read_again(tmp_path: Path, state_directory: Path) -> None:
