@@ -1,0 +1,76 @@
+"""Mount namespaces that play the host: their mount table is ours alone, so every leak shows.
+
+Each is a keeper process in a private copy of the machine's mounts, made shared inside as systemd
+leaves a real host. It ends when its standard input does, even if the tests are killed.
+"""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+# What each view shows at /sys/fs/cgroup. crun refuses v1 beside a cgroup2 that has controllers, and
+# without one still makes directories where it was: on a tmpfs of ours, not on the machine's.
+WITHOUT_V2 = "umount $each && mount -t tmpfs tmpfs $each || exit 1"
+PREPARE = {
+    "hybrid": "true",
+    "v1": f"for each in $(findmnt -nl -t cgroup2 -o TARGET); do {WITHOUT_V2}; done",
+    "v2": "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup",
+}
+CGROUP_PREFIX = "nvhook-runtime"
+
+
+class View:
+    """One such namespace; commands run inside of it."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self.pid = pid
+        self.prefix = ["nsenter", f"--mount=/proc/{pid}/ns/mnt", "--wd=."]
+
+    def run(
+        self, *command: str | Path, check: bool = True, stdin: str = "", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command with pipes for all three standard streams.
+
+        Never /dev/null: crun 1.8.1 gives its stdio to the container's root (fchown).
+        """
+        return subprocess.run(
+            [*self.prefix, *map(str, command)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=check,
+            timeout=timeout,
+        )
+
+    def mounts(self) -> list[str]:
+        """Return the namespace's mount table."""
+        return Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+
+    def path(self, path: Path) -> Path:
+        """Return a path that shows the tests what is mounted in this namespace."""
+        return Path(f"/proc/{self.pid}/root{path}")
+
+    def cgroups(self) -> list[str]:
+        """Return the cgroup directories of these tests that exist."""
+        found = Path(f"/proc/{self.pid}/root/sys/fs/cgroup")
+        names = (f"{depth}{CGROUP_PREFIX}*/cgroup.c*" for depth in ("", "*/"))
+        return sorted({str(path.parent) for name in names for path in found.glob(name)})
+
+
+def open_view(name: str) -> Iterator[View]:
+    """Yield a view and end it afterwards."""
+    script = f"mount --make-rshared / && {PREPARE[name]} && echo ready && exec cat"
+    command: Sequence[str] = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        try:
+            assert keeper.stdout.readline() == "ready\n", f"no {name} view of the cgroups"
+            yield View(name, keeper.pid)
+        finally:
+            keeper.stdin.close()
+            keeper.wait(timeout=30)

@@ -1,0 +1,200 @@
+"""The tests' host: a simulated driver, mount namespaces of its own, and the real runtimes."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime import packages
+from tests.runtime.bundle import Bundle
+from tests.runtime.cgroup_view import View, open_view
+from tests.runtime.engine import Engine
+from tests.runtime.simulated import Driver
+
+HERE = Path(__file__).parent
+# (runtime, cgroup view); crun does not run on a hybrid host.
+LANES = [("runc", "hybrid"), ("crun", "v1"), ("runc", "v2"), ("crun", "v2")]
+COUNTER = itertools.count()
+Make = Callable[..., Bundle]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything here: it needs root."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.root)
+
+
+@pytest.fixture(scope="session")
+def real_host(require: Callable[[bool, str], None]) -> None:
+    """What no test here can do without."""
+    require(os.geteuid() == 0, "needs root")
+    require(Path("/bin/busybox").exists(), "needs busybox-static")
+    for tool in ("runc", "crun", "gcc", "unshare", "nsenter", "findmnt"):
+        require(shutil.which(tool) is not None, f"needs {tool}")
+
+
+@pytest.fixture(scope="session")
+def workspace(real_host: None) -> Iterator[Path]:
+    """A directory that a container's mapped root can walk through; pytest's own is closed to it."""
+    with tempfile.TemporaryDirectory(prefix="nvhook-runtime-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture
+def place(workspace: Path) -> Path:
+    """A directory for one test."""
+    directory = workspace / f"test{next(COUNTER)}"
+    directory.mkdir(0o711)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def driver(workspace: Path) -> Iterator[Driver]:
+    """Four simulated GPUs. What nvhook remembers of the tests' configurations is removed again."""
+    remembered = Path("/run/nvhook")
+    before = set(remembered.glob("config-*")) if remembered.exists() else set()
+    yield Driver(workspace / "driver")
+    for path in set(remembered.glob("config-*")) - before:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory, real_host: None) -> Path:
+    """The directory of the compiled test programs."""
+    directory = tmp_path_factory.mktemp("programs")
+    for name, options in (
+        ("probe", ["-static"]),
+        ("confined", ["-static"]),
+        ("cuda_check", ["-ldl"]),
+    ):
+        source = HERE / f"{name}.c"
+        command = [
+            "gcc",
+            "-O",
+            "-Wall",
+            "-Werror",
+            "-o",
+            str(directory / name),
+            str(source),
+            *options,
+        ]
+        subprocess.run(command, check=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def debian() -> Path:
+    """The root directory of a minimal Debian (or Ubuntu); read-only for tests."""
+    return packages.debian_root()
+
+
+@pytest.fixture(scope="session")
+def hybrid(real_host: None) -> Iterator[View]:
+    """The machine's own cgroup mounts."""
+    yield from open_view("hybrid")
+
+
+@pytest.fixture(scope="session")
+def pure_v1(real_host: None) -> Iterator[View]:
+    """cgroup v1 alone."""
+    yield from open_view("v1")
+
+
+@pytest.fixture(scope="session")
+def pure_v2(real_host: None) -> Iterator[View]:
+    """cgroup v2 alone."""
+    yield from open_view("v2")
+
+
+def _engine(runtime: str, view: View, state: Path) -> Engine:
+    # The distribution's own crun may be too old for v2: see packages.newest_crun.
+    if (runtime, view.name) == ("crun", "v2"):
+        return Engine(runtime, packages.newest_crun(), view, state)
+    program = shutil.which(runtime)
+    assert program is not None
+    return Engine(runtime, Path(program), view, state)
+
+
+@pytest.fixture(params=LANES, ids=["-".join(lane) for lane in LANES])
+def each_engine(request: pytest.FixtureRequest, place: Path) -> Engine:
+    """Every runtime on every kind of cgroup."""
+    runtime, view = request.param
+    fixture = "hybrid" if view == "hybrid" else f"pure_{view}"
+    return _engine(runtime, request.getfixturevalue(fixture), place / "state")
+
+
+@pytest.fixture(params=["runc", "crun"])
+def each_runtime(request: pytest.FixtureRequest, place: Path) -> Engine:
+    """runc and the distribution's own crun, each on cgroup v1."""
+    v1 = any(
+        " - cgroup cgroup " in line
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+    view = request.getfixturevalue("pure_v1" if v1 and request.param == "crun" else "hybrid")
+    return _engine(request.param, view, place / "state")
+
+
+@pytest.fixture
+def runc(hybrid: View, place: Path) -> Engine:
+    """For what does not depend on the runtime."""
+    return _engine("runc", hybrid, place / "state")
+
+
+@pytest.fixture
+def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
+    """Make bundles; their roots are removed afterwards."""
+    made: list[Bundle] = []
+
+    def make(engine: Engine, image: Path | None = None) -> Bundle:
+        directory = place / f"bundle{next(COUNTER)}"
+        directory.mkdir(0o711)
+        bundle = Bundle(directory, engine.view, driver, compiled / "probe")
+        made.append(bundle)
+        if image is None:
+            bundle.use_busybox()
+        else:
+            bundle.use_overlay(image)
+        return bundle
+
+    yield make
+    for bundle in made:
+        bundle.remove()
+
+
+@pytest.fixture(autouse=True)
+def host_unchanged(driver: Driver, hybrid: View, pure_v1: View, pure_v2: View) -> Iterator[None]:
+    """No test may leave a mount, a cgroup, a process or a changed file on its host.
+
+    Set up first, so that it looks again after every other fixture of the test has gone.
+    """
+    views = (hybrid, pure_v1, pure_v2)
+    before = _traces(views, driver)
+    yield
+    after = _traces(views, driver)
+    # Mounts below /tmp that others make on this machine may go at any time; our own go before this.
+    lost = [line for line in before - after if f" {tempfile.gettempdir()}/" not in line]
+    assert (sorted(after - before), sorted(lost)) == ([], []), "(left behind, lost)"
+
+
+def _traces(views: Iterable[View], driver: Driver) -> set[str]:
+    """Return a line for all that must stay: mounts, cgroups, the driver's files, /dev/null."""
+    found = {f"{view.name}: {line}" for view in views for line in view.mounts() + view.cgroups()}
+    paths = [
+        *driver.directory.glob("root/**/*"),
+        *driver.directory.glob("dev/*"),
+        Path("/dev/null"),
+    ]
+    for path in paths:
+        status = path.lstat()
+        times = 0 if str(path) == "/dev/null" else status.st_mtime_ns
+        found.add(
+            f"{path} {status.st_mode:o} {status.st_uid} {status.st_gid} {status.st_size} {times}"
+        )
+    return found

@@ -1,0 +1,78 @@
+"""runc and crun, started as an engine starts them, and what came out of it."""
+
+import os
+from pathlib import Path
+
+from tests.runtime.bundle import Bundle
+from tests.runtime.cgroup_view import View
+
+
+class Result:
+    """The end of a container."""
+
+    def __init__(self, returncode: int, stdout: str, stderr: str, log: str) -> None:
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+        self.log = log
+        lines = (line.partition(" = ") for line in stdout.splitlines())
+        # The probe's answers, by question.
+        self.answers = {question: answer for question, equals, answer in lines if equals}
+
+    @property
+    def error(self) -> str:
+        """The one line nvhook logged as an error."""
+        lines = [line for line in self.log.splitlines() if " level=error " in line]
+        assert len(lines) == 1, f"expected one error: {self.log}\n{self.stderr}"
+        return lines[0].partition(" msg=")[2]
+
+
+class Engine:
+    """A runtime in a view of the cgroups."""
+
+    def __init__(self, kind: str, program: Path, view: View, state: Path) -> None:
+        self.kind = kind
+        self.view = view
+        self.command = [program, "--root", state]
+
+    def run(self, bundle: Bundle) -> Result:
+        """Run a container to its end."""
+        bundle.write()
+        done = self.view.run(
+            *self.command, "run", "--bundle", bundle.directory, bundle.name, check=False
+        )
+        return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
+
+    def start(self, bundle: Bundle) -> Result:
+        """Run a container that must start: the probe's or script's answers are in the result."""
+        result = self.run(bundle)
+        assert result.returncode == 0, f"{result.stderr}\n{result.log}"
+        return result
+
+    def fail(self, bundle: Bundle) -> str:
+        """Run a container that nvhook must refuse; return the error's line.
+
+        Checks what holds for every refusal: no container, one line, nothing left in the root.
+        """
+        before = bundle.tree()
+        result = self.run(bundle)
+        assert result.returncode != 0
+        assert not result.stdout, "the container was started"
+        after = bundle.tree()
+        assert before == after, set(before) ^ set(after)
+        if self.kind == "runc":
+            line = next(line for line in result.stderr.splitlines() if "nvhook: " in line)
+            assert line.count("nvhook: ") == 1
+            assert "Traceback" not in result.stderr
+        listed = self.view.run(
+            *self.command, "list", "--quiet" if self.kind == "runc" else "-q"
+        ).stdout
+        assert bundle.name not in listed.split()
+        error = result.error
+        assert len(error) < 400
+        return error
+
+
+def require_root() -> bool:
+    """Tell whether real containers can be made here."""
+    return os.geteuid() == 0

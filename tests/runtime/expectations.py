@@ -1,0 +1,46 @@
+"""What a container may and may not reach, asked by opening things inside of it."""
+
+from collections.abc import Iterable
+
+from tests.runtime.bundle import Bundle, asks
+from tests.runtime.engine import Result
+
+# No driver stands behind the simulated numbers: an open that the cgroup lets through ends in ENXIO.
+ALLOWED = "ENXIO"
+DENIED = "EPERM"
+COMPUTE = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+
+
+def ask_everything(bundle: Bundle, mknod: bool = True) -> None:
+    """Let the container open every node: the injected one, the image's own, and a fresh one.
+
+    mknod: also with a node that the container makes for itself, which needs a writable root.
+    """
+    commands: list[list[str]] = []
+    for name, (major, minor) in bundle.driver.numbers().items():
+        commands += [["open", f"/dev/{name}"], ["open", f"/nodes/{name}"]]
+        if mknod:
+            made = f"/made-{name}"
+            commands += [["mknod", made, str(major), str(minor)], ["open", made]]
+    bundle.args("/probe", *asks(commands))
+
+
+def assert_reaches(
+    bundle: Bundle, result: Result, gpus: Iterable[int], control: Iterable[str]
+) -> None:
+    """Check that exactly these GPUs (by index) and control nodes can be opened, in every way."""
+    given = {f"nvidia{bundle.driver.gpus[index].minor}" for index in gpus} | set(control)
+    expected = {}
+    for name in bundle.driver.numbers():
+        expected[f"open /dev/{name}"] = ALLOWED if name in given else "ENOENT"
+        expected[f"open /nodes/{name}"] = ALLOWED if name in given else DENIED
+        made = f"/made-{name}"
+        if f"mknod {made}" in result.answers:
+            expected[f"mknod {made}"] = "OK"
+            expected[f"open {made}"] = ALLOWED if name in given else DENIED
+    assert result.answers == expected
+
+
+def uuids(bundle: Bundle, gpus: Iterable[int]) -> list[str]:
+    """Return the UUIDs of GPUs by index."""
+    return [bundle.driver.gpus[index].uuid for index in gpus]

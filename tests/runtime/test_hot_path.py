@@ -1,0 +1,83 @@
+"""What the hook loads is a budget, kept as a set of modules and never in milliseconds."""
+
+import json
+import marshal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nvhook
+from nvhook import hot_archive
+from tests.runtime.bundle import Bundle
+
+# Beside the bare interpreter and nvhook's modules. A module here costs every GPU container.
+FOREIGN = {"_cffi_backend", "_json", "_stat", "_struct", "errno", "posix", "time"}
+NATIVE = {"nvhook._native._syscalls", "nvhook._native._syscalls.lib"}
+SITE = Path(nvhook.__file__).parent.parent
+
+# Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
+RECORD = """
+import sys
+bare = {*sys.modules}
+sys.path.append(sys.argv[1])
+from nvhook.hook import _main
+code = _main(sys.argv[3:])
+loaded = sorted({*sys.modules} - bare)
+with open(sys.argv[2], "w") as file:
+    file.write(repr(loaded).replace("'", '"'))
+raise SystemExit(code)
+"""
+
+
+@pytest.fixture
+def loaded(bundles, place: Path):
+    """Start a container on an engine with a recording hook; return the modules it loaded."""
+
+    def start(engine) -> set[str]:
+        for _ in range(2):  # the first fills the caches; the second is what a host pays for
+            bundle: Bundle = bundles(engine)
+            bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+            bundle.args("/probe", "open", "/dev/nvidia3")
+            hook = bundle.hook()
+            python = str(Path(sys.executable).resolve())
+            record = [python, "-I", "-S", "-c", RECORD, str(SITE), str(place / "modules.json")]
+            arguments = [*record, "prestart", "--config", str(bundle.driver.config)]
+            bundle.config["hooks"]["prestart"] = [{**hook, "path": python, "args": arguments}]
+            engine.start(bundle)
+        return set(json.loads((place / "modules.json").read_text()))
+
+    return start
+
+
+def test_the_hook_loads_its_budget_and_nothing_else(each_engine, loaded) -> None:
+    found = loaded(each_engine)
+
+    v2 = hot_archive.V2_MODULES if each_engine.view.name == "v2" else ()
+    assert found - NATIVE - FOREIGN == {*hot_archive.MODULES, *v2}
+    assert found >= NATIVE
+
+
+def test_the_archive_holds_the_installed_modules() -> None:
+    archive = SITE / f"nvhook/_hot/{sys.implementation.cache_tag}.pyc"
+
+    assert _modules(archive.read_bytes()) == _modules(hot_archive.build(str(SITE / "nvhook")))
+
+
+def _modules(archive: bytes) -> dict[str, object]:
+    """Return an archive's code objects: marshal does not give the same bytes twice."""
+    namespace: dict[str, Any] = {"__name__": "archive"}
+    exec(marshal.loads(archive[16:]), namespace)  # noqa: S102, S302 - what the launcher would run
+    return {name: marshal.loads(code) for name, (_, code) in namespace["MODULES"].items()}  # noqa: S302
+
+
+def test_the_launcher_runs_the_archive(runc, bundles) -> None:
+    bundle = bundles(runc)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=nonsense")
+    bundle.config["hooks"]["prestart"][0]["env"].append("NVHOOK_DEBUG=1")
+
+    result = runc.run(bundle)
+
+    assert result.returncode != 0
+    assert 'File \\"hot_start.py\\"' in result.stderr  # the traceback's outermost frame

@@ -1,0 +1,77 @@
+"""Mount propagation: nothing of ours may ever reach the host's mount table (see host_unchanged)."""
+
+import pytest
+
+from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
+
+VARIANTS = ["private", "slave", "shared", "unbindable", "rprivate", "rslave", "rshared"]
+
+
+@pytest.mark.parametrize("propagation", VARIANTS)
+def test_root_propagation(each_runtime, bundles, propagation):
+    if (each_runtime.kind, propagation) == ("runc", "unbindable"):
+        propagation = "rslave"  # runc itself can't: it binds the root to itself after that
+    bundle = bundles(each_runtime)
+    bundle.config["linux"]["rootfsPropagation"] = propagation
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    ask_everything(bundle)
+
+    assert_reaches(bundle, each_runtime.start(bundle), (1,), COMPUTE)
+
+
+@pytest.mark.parametrize("destination", ["/usr/lib64", "/usr/bin"])
+def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, destination):
+    """Mounts below a volume with shared propagation would stay on the host for ever."""
+    bundle = bundles(each_runtime)
+    volume = bundle.directory / "volume"
+    volume.mkdir()
+    each_runtime.view.run("mount", "--bind", volume, volume)
+    try:
+        bundle.config["linux"]["rootfsPropagation"] = "rshared"
+        options = ["rbind", "rshared"]
+        bundle.config["mounts"].append(
+            {"destination": destination, "type": "bind", "source": str(volume), "options": options}
+        )
+        (bundle.root / destination[1:]).mkdir(parents=True)
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        before = each_runtime.view.mounts()
+
+        error = each_runtime.fail(bundle)
+
+        assert each_runtime.view.mounts() == before
+        assert "shared propagation" in error
+        assert list(volume.iterdir()) == []
+    finally:
+        each_runtime.view.run("umount", "--recursive", volume)
+
+
+def test_a_private_volume_at_a_target_is_used(each_runtime, bundles):
+    bundle = bundles(each_runtime)
+    volume = bundle.directory / "volume"
+    volume.mkdir()
+    bundle.config["mounts"].append(
+        {
+            "destination": "/usr/lib64",
+            "type": "bind",
+            "source": str(volume),
+            "options": ["rbind", "rprivate"],
+        }
+    )
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    ask_everything(bundle)
+
+    assert_reaches(bundle, each_runtime.start(bundle), (1,), COMPUTE)
+
+
+def test_a_container_that_mounts_over_the_driver_does_not_reach_the_host(each_engine, bundles):
+    bundle = bundles(each_engine)
+    for name in ("bounding", "effective", "permitted"):
+        bundle.config["process"]["capabilities"][name].append("CAP_SYS_ADMIN")
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.put("/evil", b"evil")
+    script = "mount -o bind /evil /usr/bin/nvidia-smi && cat /usr/bin/nvidia-smi"
+    bundle.args("/bin/sh", "-c", script)
+    before = each_engine.view.mounts()
+
+    assert each_engine.start(bundle).stdout == "evil"
+    assert each_engine.view.mounts() == before

@@ -1,0 +1,209 @@
+"""NVIDIA's real 535 and 550 libraries and programs, injected into a Debian container by runc.
+
+There is no kernel driver, so everything must work up to the point where the driver is asked.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvhook.core import catalog
+from nvhook.core.inventory import Library
+from nvhook.host.files import find_binaries
+from nvhook.host.libraries import catalogue_name, find_libraries
+from tests.runtime import packages
+from tests.runtime.bundle import Bundle
+from tests.runtime.cgroup_view import View
+from tests.runtime.engine import Engine, Result
+from tests.runtime.real_driver import SUITES, KernelSide, RealDriver, real_driver, run
+
+HERE = Path(__file__).parent
+MACHINE = os.uname().machine
+# Shipped, but not for compute and utility: a driver capability that brings it, or why none does.
+NOT_INJECTED = {
+    "libnvcuvid.so": "video",
+    "libnvidia-encode.so": "video",
+    "libnvidia-opticalflow.so": "video",
+    "libnvidia-fbc.so": "graphics",
+    "libnvidia-ngx.so": "ngx",
+    "libnvidia-api.so": "NVAPI for Wine's DXVK: in none of the lists of NVIDIA's container stack",
+}
+PROGRAMS = {
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+}
+# It needs libcrypto, which the image has or has not: that is not the driver's.
+NEEDS_MORE = ("libnvidia-pkcs11-openssl3.so",)
+NO_DEVICE = "100 CUDA_ERROR_NO_DEVICE"
+Start = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", params=SUITES)
+def real(
+    request: pytest.FixtureRequest, real_host: None, require: Callable[..., None]
+) -> RealDriver:
+    """The real files of each branch."""
+    require(packages.os_release()["ID"] == "debian", "needs the archive of Debian")
+    return real_driver(request.param)
+
+
+@pytest.fixture(scope="session")
+def load_check(tmp_path_factory: pytest.TempPathFactory, real_host: None) -> Path:
+    """The compiled program that loads libraries by name."""
+    program = tmp_path_factory.mktemp("real") / "load_check"
+    run("gcc", "-O", "-Wall", "-Werror", "-o", program, HERE / "load_check.c", "-ldl")
+    return program
+
+
+@pytest.fixture
+def bundle_of(
+    tmp_path: Path, hybrid: View, compiled: Path, debian: Path, load_check: Path
+) -> Iterator[Callable[..., Bundle]]:
+    """Make a Debian bundle whose host has real libraries and a kernel side of some version."""
+    made: list[Bundle] = []
+
+    def make(driver_root: Path, version: str) -> Bundle:
+        kernel = KernelSide(tmp_path / f"sim{len(made)}", version, driver_root)
+        directory = tmp_path / f"real{len(made)}"
+        directory.mkdir()
+        made.append(Bundle(directory, hybrid, kernel, compiled / "probe"))
+        made[-1].use_overlay(debian)
+        shutil.copy(load_check, made[-1].seen_root / "load_check")
+        made[-1].ask("NVIDIA_VISIBLE_DEVICES=1")
+        return made[-1]
+
+    yield make
+    for bundle in made:
+        bundle.remove()
+
+
+@pytest.fixture
+def injected(
+    real: RealDriver, runc: Engine, bundle_of: Callable[..., Bundle]
+) -> Callable[[str], Result]:
+    """Run a shell script in a container that was given GPU 1 with this driver as installed."""
+
+    def start(script: str, root: str = "configured") -> Result:
+        bundle = bundle_of(real.root(root), real.version)
+        bundle.args("/bin/sh", "-c", script)
+        return runc.start(bundle)
+
+    return start
+
+
+def found_in(real: RealDriver, root: str) -> tuple[Library, ...]:
+    return find_libraries(str(real.root(root)), real.version, MACHINE)
+
+
+def for_default_capabilities(name: str) -> bool:
+    return any(name in catalog.LIBRARIES.get(c, ()) for c in catalog.DEFAULT_CAPABILITIES)
+
+
+@pytest.mark.parametrize("root", RealDriver.ROOTS)
+def test_discovery_finds_every_library_in_every_layout(real: RealDriver, root: str) -> None:
+    found = {library.path.rpartition("/")[2] for library in found_in(real, root)}
+    shipped = real.shipped("lib*.so*").keys()
+    known = {name for name in shipped if catalogue_name(name)}
+    assert found == known
+    assert len(found) >= 14
+    assert {name.partition(".so")[0] + ".so" for name in shipped - known} == {"libnvidia-api.so"}
+
+
+@pytest.mark.parametrize("root", RealDriver.ROOTS)
+def test_discovery_finds_every_program_in_every_layout(real: RealDriver, root: str) -> None:
+    found = {file.name: Path(file.host_path) for file in find_binaries(str(real.root(root)))}
+    assert found.keys() == PROGRAMS
+    for name, path in found.items():
+        assert path.samefile(real.shipped(name)[name])
+
+
+def test_layouts_give_the_same_paths(real: RealDriver) -> None:
+    layouts = [
+        [
+            (library.name, library.soname, library.path, library.flags)
+            for library in found_in(real, root)
+        ]
+        for root in RealDriver.ROOTS
+    ]
+    assert layouts[0] == layouts[1] == layouts[2]
+
+
+@pytest.mark.parametrize("root", RealDriver.ROOTS)
+def test_what_the_packages_ship_is_injected_or_left_out_for_a_reason(
+    real: RealDriver, injected: Start, root: str
+) -> None:
+    files = real.shipped("lib*.so*") | {name: real.shipped(name)[name] for name in PROGRAMS}
+    # dev:inode tells the file itself apart from a copy of the image.
+    script = "cd /usr/lib/*-linux-gnu; for i in *nvidia* *cuda* *nvcuvid* /usr/bin/nvidia*; do "
+    result = injected(script + "stat -L -c '%n = %d:%i' $i 2>&1; done", root)
+    seen = {path.rpartition("/")[2]: identity for path, identity in result.answers.items()}
+    for name, path in files.items():
+        catalogue = name.partition(".so")[0] + ".so"
+        if catalogue in NOT_INJECTED:
+            assert name not in seen
+            reason = NOT_INJECTED[catalogue]
+            assert catalogue in catalog.LIBRARIES.get(reason, ()) or " " in reason
+        else:
+            status = path.stat()
+            assert seen.get(name) == f"{status.st_dev}:{status.st_ino}", f"{name}: {result.stdout}"
+
+
+def test_nvidia_smi_starts_and_misses_only_the_driver(injected: Start) -> None:
+    result = injected('nvidia-smi; echo "exit = $?"; LD_DEBUG=libs nvidia-smi >&2; :')
+    assert result.answers["exit"] == "9", result.stdout + result.stderr
+    message = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    assert message in result.stdout
+    assert "error while loading shared libraries" not in result.stderr
+    # The loader asked the cache, and the first file it was told is the library.
+    search = re.search(
+        r"find library=libnvidia-ml\.so\.1 .*\n"
+        r"(?:.*search path=.*\n(?:.*trying file=.*\n)*)?"
+        r".*search cache=/etc/ld\.so\.cache\n"
+        r".*trying file=(\S+)\n",
+        result.stderr,
+    )
+    assert search is not None, result.stderr
+    assert re.fullmatch(r"(/usr)?/lib/[^/]+-linux-gnu/libnvidia-ml\.so\.1", search[1])
+    assert f"calling init: {search[1]}" in result.stderr
+
+
+def test_programs_load_the_libraries(real: RealDriver, injected: Start) -> None:
+    libraries = [lib for lib in found_in(real, "configured") if for_default_capabilities(lib.name)]
+    names = [lib.soname for lib in libraries if lib.name not in NEEDS_MORE]
+    assert {"libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-opencl.so.1"} <= set(names)
+    result = injected(f"/load_check {' '.join(names)} && ldconfig -p | sed 's/ => / = /'")
+    for name in names:
+        path = result.answers[name]
+        assert re.fullmatch(rf"(/usr)?/lib/[^/]+-linux-gnu/{re.escape(name)}", path), path
+    assert result.answers["cuInit"] == NO_DEVICE
+    listed = {question.split()[0] for question in result.answers if "(libc6," in question}
+    assert {lib.soname for lib in libraries} | {"libcuda.so"} <= listed
+
+
+def test_container_reaches_what_it_asked_for_and_no_more(injected: Start) -> None:
+    # GPU 1 has minor 3, GPU 0 minor 2. No driver answers: ENXIO, where the device rule says EPERM.
+    result = injected("/probe open /dev/nvidia3 open /dev/nvidia2 open /nodes/nvidia2")
+    assert result.answers == {
+        "open /dev/nvidia3": "ENXIO",
+        "open /dev/nvidia2": "ENOENT",
+        "open /nodes/nvidia2": "EPERM",
+    }
+
+
+def test_other_version_of_the_kernel_modules_is_refused(
+    real: RealDriver, runc: Engine, bundle_of: Callable[..., Bundle]
+) -> None:
+    kernel = "550.163.01" if real.version.startswith("535") else "535.261.03"
+    bundle = bundle_of(real.root("configured"), kernel)
+    bundle.args("/bin/true")
+    error = runc.fail(bundle)
+    assert f"kernel module {kernel}" in error
+    assert real.version in error
+    assert "hint: " in error
