@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
+BPF_F_QUERY_EFFECTIVE = 1  # with the programs of the directories above
 EVERYTHING = "a *:* rwm"
 ENDED = "has the process ended?"
 UNRESTRICTED = "no program attached, nothing of its own restricts devices"
@@ -66,7 +67,13 @@ class DeviceCgroup:
                 return programs.allow(directory, rules) or ("unchanged",)
         if self.v1 is not None:  # a hybrid host, where v1 decides
             return ()
-        return (UNRESTRICTED,) if self.v2 else (SHARED,)
+        if not self.v2:
+            return (SHARED,)
+        if _has_programs(self.v2[0], BPF_F_QUERY_EFFECTIVE):
+            from nvhook.kernel import programs
+
+            programs.check_above(self.v2[0], rules)
+        return (UNRESTRICTED,)
 
     def close(self) -> None:
         """Close the directories."""
@@ -216,10 +223,10 @@ def _open_upwards(
     return tuple(fds)
 
 
-def _has_programs(directory: int) -> bool:
-    """Tell whether device programs are attached to the directory itself."""
+def _has_programs(directory: int, query: int = 0) -> bool:
+    """Tell whether device programs are attached to the directory itself (or decide about it)."""
     try:
-        return call("bpf_query", directory, 0, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
+        return call("bpf_query", directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
     except SyscallError as error:
         return error.errno != EINVAL  # EINVAL: a kernel without device programs
 

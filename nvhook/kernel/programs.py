@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from nvhook.kernel.device_rules import DeviceRule
 
 ALLOW_MULTI = 2  # BPF_F_ALLOW_MULTI: programs of the directory and its ancestors are ANDed
+
 REPLACE = 4  # BPF_F_REPLACE, Linux 5.6
+BPF_F_QUERY_EFFECTIVE = 1  # with the programs of the directories above
 MAX_PROGRAMS = 64  # the kernel's limit for one cgroup
 MAX_BYTES = 1 << 20
 MAX_LINKS = 65536
@@ -26,15 +28,17 @@ LOG_BYTES = 1 << 16
 HARDENED = "set net.core.bpf_jit_harden to 1, or put the devices into the container's spec"
 
 
-def attached(cgroup: int) -> tuple[tuple[int, ...], int]:
+def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
     """Return the ids of the programs attached to the directory itself, and how they are attached.
+
+    query: BPF_F_QUERY_EFFECTIVE for those of the directories above, too.
 
     Raises: NvhookError.
     """
     ids = ffi.new("uint32_t[]", MAX_PROGRAMS)
     flags = ffi.new("uint32_t *")
     try:
-        count = call("bpf_query", cgroup, 0, ids, MAX_PROGRAMS, flags)
+        count = call("bpf_query", cgroup, query, ids, MAX_PROGRAMS, flags)
     except SyscallError as error:
         if error.errno == EINVAL:  # a kernel without device programs
             return (), 0
@@ -51,6 +55,7 @@ def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
 
     Raises: NvhookError; no program is changed if one of them can't be.
     """
+    check_above(cgroup, rules)
     done: list[str] = []
     for _ in range(TRIES):
         patches: list[Patch] = []
@@ -68,6 +73,34 @@ def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
             for patch in patches:
                 patch.close()
     raise ContainerError("the container's device programs keep changing", "try again")
+
+
+def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
+    """Make sure that no directory above denies what the rules allow: all programs must agree.
+
+    Raises: ContainerError.
+    """
+    own, _ = attached(cgroup)
+    effective, _ = attached(cgroup, BPF_F_QUERY_EFFECTIVE)
+    for number in effective:
+        if number in own:
+            continue
+        try:
+            program = open_program(number)
+        except ProgramGoneError:
+            continue
+        try:
+            decoded = bpf.decode(instructions(program))
+        finally:
+            posix.close(program)
+        for rule in rules:
+            if not bpf.run(decoded, rule):
+                kind, major, minor, access = rule
+                raise ContainerError(
+                    f"a cgroup above the container's denies the device {kind} {major}:{minor} "
+                    f"{access} (program {number})",
+                    "allow it there first: systemctl set-property SLICE DeviceAllow=...",
+                )
 
 
 class ProgramGoneError(ContainerError):

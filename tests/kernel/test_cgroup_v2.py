@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvhook._native import call
-from nvhook.errors import UnsupportedError
+from nvhook.errors import ContainerError, UnsupportedError
 from nvhook.kernel import bpf, cgroup, device_rules, mountinfo, programs
 
 DENIED = "Operation not permitted"
@@ -154,16 +154,19 @@ def test_programs_that_hold_the_caller_too_are_left_alone(pure_v2_view, director
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
+from nvhook.errors import ContainerError
 from nvhook.kernel import cgroup
 with open(sys.argv[2] + "/cgroup.procs", "w") as file: file.write(str(os.getpid()))
-for pid in sys.argv[3:]: print(cgroup.find(int(pid)).allow([("c", 195, 1, "rw")])[0])
+for pid in sys.argv[3:]:
+    try: print(cgroup.find(int(pid)).allow([("c", 195, 1, "rw")])[0])
+    except ContainerError as error: print(error.message.partition(" (")[0])
 """
     own = f"/sys/fs/cgroup/{directory.path.name}"
     repository = str(Path(__file__).resolve().parents[2])
     done = pure_v2_view.python(code, repository, own, str(directory.pid), str(below))
     assert done.stdout.splitlines() == [
         "v2: shares the runtime's own cgroup, left alone",
-        "v2: no program attached, nothing of its own restricts devices",
+        "a cgroup above the container's denies the device c 195:1 rw",
     ], done.stderr
     assert directory.programs() == before
 
@@ -232,6 +235,24 @@ def test_programs_above_count_when_the_process_has_moved_down(pure_v2_view, dire
     (line,) = pure_v2_view.allow(pid, GPU)
     assert line.startswith("v2: program")
     assert [bpf.split(insns) for insns in directory.programs().values()] == [(tuple(GPU), DENY_ALL)]
+
+
+def test_a_denial_above_is_an_error_before_anything_is_swapped(directory, process_in):
+    directory.attach(DENY_ALL)
+    path = directory.path / "sub"
+    below = Directory(path, process_in(path))
+    try:
+        below.attach(DENY_ALL)
+        before = below.programs()
+        with pytest.raises(ContainerError, match="a cgroup above the container's denies"):
+            programs.allow(below.fd, tuple(GPU))
+        assert below.programs() == before
+
+        programs.allow(directory.fd, tuple(GPU))
+        programs.allow(below.fd, tuple(GPU))
+        assert [bpf.split(p) for p in below.programs().values()] == [(tuple(GPU), DENY_ALL)]
+    finally:
+        os.close(below.fd)
 
 
 def test_nothing_is_swapped_if_one_program_can_not_be_patched(directory):
