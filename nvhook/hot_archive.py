@@ -6,6 +6,7 @@ The build and scripts/install-hook.sh run this with the interpreter that will ru
 is also the hook's import budget: a test compares it with what a real hook imports.
 """
 
+import ast
 import importlib.util
 import marshal
 import os
@@ -50,14 +51,14 @@ MODULES = (
     "nvhook.record",
     "nvhook.state_file",
 )
-# Only where cgroup v2 decides about devices.
+# Only where cgroup v2 decides about devices; loaded from their own files.
 V2_MODULES = ("nvhook.kernel.bpf", "nvhook.kernel.programs")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
 
-_PLACEHOLDER = "MODULES: dict[str, tuple[bool, bytes]] = {}"
+_PLACEHOLDER = "MODULES: tuple[tuple[str, bool, bytes], ...] = ()"
 
 
 def build(package: str) -> bytes:
@@ -65,18 +66,42 @@ def build(package: str) -> bytes:
 
     package is the directory of the nvhook package.
     """
-    modules = {}
-    for name in (*MODULES, *V2_MODULES):
+    sources = {}
+    for name in MODULES:
         path = f"{package}/{name.removeprefix('nvhook').replace('.', '/').lstrip('/')}"
         is_package = os.path.isdir(path)
         path = f"{path.rstrip('/')}/__init__.py" if is_package else f"{path}.py"
-        modules[name] = is_package, marshal.dumps(_compile(_read(path), f"{name}.py"))
-    source = _read(f"{package}/hot_start.py")
-    if source.count(_PLACEHOLDER) != 1:
+        sources[name] = is_package, _read(path)
+    modules = []
+    for name in _in_order({name: source for name, (_, source) in sources.items()}):
+        is_package, source = sources[name]
+        modules.append((name, is_package, marshal.dumps(_compile(source, f"{name}.py"))))
+    start = _read(f"{package}/hot_start.py")
+    if start.count(_PLACEHOLDER) != 1:
         raise ValueError("hot_start.py has no place for the modules")
-    code = _compile(source.replace(_PLACEHOLDER, f"MODULES = {modules!r}"), "hot_start.py")
+    code = _compile(start.replace(_PLACEHOLDER, f"MODULES = {tuple(modules)!r}"), "hot_start.py")
     header = importlib.util.MAGIC_NUMBER + bytes(12)  # a script's time and size are not checked
     return header + marshal.dumps(code)
+
+
+def _in_order(sources: dict[str, str]) -> list[str]:
+    """Return the modules, each after its package and what it imports at module level."""
+    ordered: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name in ordered:
+            return
+        needed = {name.rpartition(".")[0]}
+        for node in ast.parse(sources[name]).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                needed |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        for other in sorted((needed & sources.keys()) - {name}):
+            visit(other)
+        ordered[name] = None
+
+    for name in sources:
+        visit(name)
+    return list(ordered)
 
 
 def _read(path: str) -> str:

@@ -339,7 +339,9 @@ static int run_python(bool hot, int argc, char **argv)
 	/* X/nvhook has its dependencies beside it: the system's own must not come before them. */
 	if (hot || strcmp(site, self) == 0)
 		args[i++] = "-S";
-	if (hot && find_archive(site, real, archive, sizeof archive)) {
+	/* For debugging, the modules themselves: tracebacks with their lines, and edits count. */
+	char *debug = getenv("NVHOOK_DEBUG");
+	if (hot && !debug && find_archive(site, real, archive, sizeof archive)) {
 		args[i++] = archive;
 	} else {
 		args[i++] = "-c";
@@ -352,7 +354,6 @@ static int run_python(bool hot, int argc, char **argv)
 		execv(args[0], args);
 		return fail("can't start python3", "install nvhook again");
 	}
-	char *debug = getenv("NVHOOK_DEBUG");
 	char setting[64];
 	snprintf(setting, sizeof setting, "NVHOOK_DEBUG=%.40s", debug ? debug : "");
 	char *environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", debug ? setting : NULL,

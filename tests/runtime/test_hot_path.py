@@ -2,6 +2,7 @@
 
 import json
 import marshal
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def test_the_hook_loads_its_budget_and_nothing_else(each_engine, loaded) -> None
 def test_the_archive_holds_the_installed_modules() -> None:
     archive = SITE / f"nvhook/_hot/{sys.implementation.cache_tag}.pyc"
 
+    assert set(_modules(archive.read_bytes())) == set(hot_archive.MODULES)
     assert _modules(archive.read_bytes()) == _modules(hot_archive.build(str(SITE / "nvhook")))
 
 
@@ -69,15 +71,28 @@ def _modules(archive: bytes) -> dict[str, object]:
     """Return an archive's code objects: marshal does not give the same bytes twice."""
     namespace: dict[str, Any] = {"__name__": "archive"}
     exec(marshal.loads(archive[16:]), namespace)  # noqa: S102, S302 - what the launcher would run
-    return {name: marshal.loads(code) for name, (_, code) in namespace["MODULES"].items()}  # noqa: S302
+    return {name: marshal.loads(code) for name, _, code in namespace["MODULES"]}  # noqa: S302
 
 
-def test_the_launcher_runs_the_archive(runc, bundles) -> None:
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_launcher_runs_the_archive_unless_debugging(runc, bundles, place, debug) -> None:
+    """In a copy of the installation whose hook.py is broken."""
+    copy = place / "copy"
+    (copy / "bin").mkdir(parents=True)
+    shutil.copytree(SITE / "nvhook", copy / "nvhook")
+    (copy / "nvhook/hook.py").write_text("raise SystemExit(3)\n")
+    for backend in SITE.glob("_cffi_backend*"):
+        shutil.copy(backend, copy)
     bundle = bundles(runc)
+    shutil.copy(bundle.driver.launcher, copy / "bin")
+    (copy / "bin/python3").symlink_to(Path(sys.executable).resolve())
     bundle.ask("NVIDIA_VISIBLE_DEVICES=nonsense")
-    bundle.config["hooks"]["prestart"][0]["env"].append("NVHOOK_DEBUG=1")
+    hook = bundle.config["hooks"]["prestart"][0]
+    hook["path"] = str(copy / "bin/nvhook")
+    hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
 
     result = runc.run(bundle)
 
     assert result.returncode != 0
-    assert 'File \\"hot_start.py\\"' in result.stderr  # the traceback's outermost frame
+    assert ("unknown device id nonsense" in result.stderr) is not debug
+    assert ("exit status 3" in result.stderr) is debug
