@@ -23,7 +23,6 @@ _STATE_LIMIT = 16 << 20
 def main(arguments: list[str]) -> "NoReturn":
     """Run the hook and end the process: 0 done or not a GPU container, 1 failed, 2 usage."""
     code = _main(arguments[1:])
-    sys.stderr.flush()
     # Not sys.exit: tearing the interpreter down costs milliseconds of the container's start.
     posix._exit(code)
 

@@ -243,7 +243,10 @@ static bool replay(const char *data, size_t size)
 			return false;
 		done += (size_t)n;
 	}
-	return lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) >= 0 && close(fd) == 0;
+	if (lseek(fd, 0, SEEK_SET) != 0)
+		return false;
+	/* The runtime may have closed standard input: then the memory file is it already. */
+	return fd == STDIN_FILENO || (dup2(fd, STDIN_FILENO) >= 0 && close(fd) == 0);
 }
 
 /* ---- Python ---- */

@@ -23,7 +23,7 @@ from nvhook.host.nodes import find_nodes, find_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeVar
 
     Row = TypeVar("Row")
@@ -59,11 +59,10 @@ def load(
     cached = _read(path, key)
     if cached is None or _has_new_uuid(cached[0], proc_root):
         from nvhook.host.discovery import discover
-        from nvhook.host.inventory_rows import render
 
         inventory = discover(driver_root, dev_root, proc_root, sys_root)
         # The key was taken first: what changed meanwhile makes the next start discover again.
-        state_file.write(path, render(inventory, key))
+        state_file.write(path, _render(inventory, key))
         return inventory
     gpus, libraries, files, cuda_version = cached
     return Inventory(
@@ -135,6 +134,26 @@ def _rows(
         if not isinstance(row, list) or [type(value) for value in row] != types:
             raise FormatError("a row of the inventory is wrong")
     return tuple([record(*row) for row in rows])
+
+
+def _render(inventory: Inventory, key: list[str]) -> bytes:
+    """Return the file's bytes; sockets are left out, their daemons come and go."""
+    import json  # once per boot
+
+    content = {
+        "key": key,
+        "cuda_version": inventory.cuda_version,
+        "gpus": _values(inventory.gpus, GPU_FIELDS),
+        "libraries": _values(inventory.libraries, LIBRARY_FIELDS),
+        "files": _values([file for file in inventory.files if file.group != "socket"], FILE_FIELDS),
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _values(
+    records: "Iterable[object]", fields: "tuple[tuple[str, type], ...]"
+) -> list[list[object]]:
+    return [[getattr(record, name) for name, _ in fields] for record in records]
 
 
 def _has_new_uuid(gpus: tuple[Gpu, ...], proc_root: str) -> bool:
