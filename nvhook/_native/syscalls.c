@@ -92,14 +92,25 @@ int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t pro
 	return fd;
 }
 
+/*
+ * A new file is a link to an empty one that was made before: a tenth of what making an inode costs, of
+ * which there are thirty. It fails on another file system and in a user namespace.
+ */
+static int make_file(int dirfd, const char *name, int empty)
+{
+	if (empty >= 0 && linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0)
+		return 0;
+	return mknodat(dirfd, name, S_IFREG | 0644, 0);
+}
+
 /* Open what a mount goes onto without following a link, making it where it is absent. */
-int nvh_mount_target(int dirfd, const char *name, int directory, uint32_t *mode, int *created)
+int nvh_mount_target(int dirfd, const char *name, int directory, int empty, uint32_t *mode, int *created)
 {
 	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
 	*created = 0;
 	int fd = openat(dirfd, name, flags);
 	if (fd < 0 && errno == ENOENT) {
-		int made = directory ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
+		int made = directory ? mkdirat(dirfd, name, 0755) : make_file(dirfd, name, empty);
 		if (made < 0)
 			return -errno;
 		*created = 1;

@@ -103,6 +103,7 @@ BINARY_DIRECTORIES = (
     "/usr/bin",
     "/sbin",
     "/bin",
+    "/usr/local/nvidia/bin",  # beside /usr/local/nvidia/lib64: machines that carry the driver there
     "/usr/lib/nvidia/current",  # Debian, where nothing has made the links to /etc/alternatives
 )
 

@@ -62,6 +62,7 @@ class Rootfs:
 
     __slots__ = (
         "_directories",
+        "_empty",
         "_made",
         "_mode",
         "created",
@@ -80,12 +81,15 @@ class Rootfs:
         self._directories: dict[str, int] = {}
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
+        self._empty = -1  # the first file made: later ones are links to it
 
     def close(self) -> None:
         """Close every descriptor, the root's too."""
         for fd in self._directories.values():
             posix.close(fd)
         self._directories.clear()
+        if self._empty >= 0:
+            posix.close(self._empty)
         posix.close(self.fd)
 
     def has(self, path: str) -> bool:
@@ -163,13 +167,15 @@ class Rootfs:
         Raises: ContainerError when something of another type is there.
         """
         parent, name = self._parent(path)
-        arguments = parent, name.encode(), directory, self._mode, self._made
+        arguments = parent, name.encode(), directory, self._empty, self._mode, self._made
         try:
             fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
         except SyscallError as error:
             raise _failed("create", path, error) from error
         if self._made[0]:
             self.created.append((parent, name, directory))
+            if self._empty < 0 and not directory:
+                self._empty = posix.dup(fd)
         mode = self._mode[0]
         if not accept(mode):
             posix.close(fd)

@@ -69,7 +69,7 @@ class Bundle:
         self.directory = directory
         self.view = view
         self.driver = driver
-        self.name = f"{CGROUP_PREFIX}-{os.getpid()}-{directory.parent.name}-{directory.name}"
+        self.name = f"{CGROUP_PREFIX}-{directory.parent.name}-{directory.name}"
         self.root = directory / "rootfs"
         self.log = directory / "nvhook.log"
         self.settings = driver.configuration(directory / "nvhook.toml", self.log)

@@ -4,6 +4,7 @@ Each is a keeper process in a private copy of the machine's mounts, made shared 
 leaves a real host. It ends when its standard input does, even if the tests are killed.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ PREPARE = {
     "v1": f"for each in $(findmnt -nl -t cgroup2 -o TARGET); do {WITHOUT_V2}; done",
     "v2": "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup",
 }
-CGROUP_PREFIX = "nvhook-runtime"
+CGROUP_PREFIX = f"nvhook-runtime-{os.getpid()}"
 
 
 class View:
