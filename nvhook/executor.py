@@ -22,7 +22,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
-from nvhook.kernel import mounts
+from nvhook.kernel import mountinfo, mounts
 from nvhook.kernel.process import Process
 from nvhook.kernel.rootfs import TMPFS_MAGIC, Rootfs
 
@@ -55,7 +55,9 @@ class Target:
         if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
             raise ContainerError("the container's root is the host's own root directory")
         self.rootfs = Rootfs(fd, self.process.root_ids())
-        self.shared = _shared_mounts(self.process.read("mountinfo", 16 << 20))
+        table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
+        shared = mountinfo.parse(table, b" shared:")
+        self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
 
 
 def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
@@ -253,11 +255,3 @@ def _accepts_node(mode: int) -> bool:
 
 def _accepts_file(mode: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
-
-
-def _shared_mounts(mountinfo: bytes) -> "frozenset[int]":
-    """Return the ids of mounts with a ``shared:`` tag (blanks in paths are escaped there)."""
-    if b" shared:" not in mountinfo:
-        return frozenset()
-    lines = mountinfo.splitlines()
-    return frozenset(int(line.split(b" ", 1)[0]) for line in lines if b" shared:" in line)
