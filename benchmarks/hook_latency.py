@@ -189,14 +189,24 @@ def measure(work: Path, memory: Path, rounds: int, as_json: bool) -> None:
     for _ in range(rounds + 2):
         for name in random.sample(list(actions), len(actions)):
             times[name].append(actions[name]())
-    medians = {name: statistics.median(values[2:]) for name, values in times.items()}
-    report(medians, rounds, as_json)
+    times = {name: values[2:] for name, values in times.items()}
+    report(times, rounds, as_json)
 
 
-def report(medians: dict[str, float], rounds: int, as_json: bool) -> None:
-    """Print medians, what the hooks add, and the ratios that are the bars."""
+def report(times: dict[str, list[float]], rounds: int, as_json: bool) -> None:
+    """Print medians, what the hooks add, and the ratios that are the bars.
+
+    What a hook adds is the median of its differences to the plain container of the same round: the
+    machine's own drift is in both.
+    """
+    medians = {name: statistics.median(values) for name, values in times.items()}
     added = {
-        f"{size} {kind}": medians[f"{size} {kind}"] - medians[f"{size} plain"]
+        f"{size} {kind}": statistics.median(
+            with_hook - plain
+            for with_hook, plain in zip(
+                times[f"{size} {kind}"], times[f"{size} plain"], strict=True
+            )
+        )
         for size in ("small", "large")
         for kind in ("nvhook", "floor")
     }

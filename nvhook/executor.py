@@ -7,6 +7,7 @@ forked child would cost 2 ms.
 """
 
 import _stat as stat
+import errno
 import posix
 
 from nvhook import loader_cache
@@ -24,7 +25,7 @@ from nvhook.core.edits import (
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mountinfo, mounts
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import TMPFS_MAGIC, Rootfs
+from nvhook.kernel.rootfs import TMPFS_MAGIC, NoPlaceError, Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ class Target:
         root, host = posix.fstat(fd), posix.stat("/")
         if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
             raise ContainerError("the container's root is the host's own root directory")
-        self.rootfs = Rootfs(fd, self.process.root_ids())
+        with open("/proc/self/mountinfo", "rb") as file:
+            host_mounts = file.read(mountinfo.MAX_BYTES)
+        self.rootfs = Rootfs(fd, self.process.root_ids(), host_mounts)
         table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
         shared = mountinfo.parse(table, b" shared:")
         self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
@@ -107,8 +110,6 @@ def _open_source(edit: "Edit", log: "Log") -> int | None:
             raise HostError(f"{edit.host_path} is not the device {edit.major}:{edit.minor}")
         return fd
     if isinstance(edit, Mount):
-        if not edit.host_path:
-            return mounts.tmpfs()
         try:
             return _clone(edit.host_path, edit.options)
         except HostError as error:
@@ -120,11 +121,14 @@ def _open_source(edit: "Edit", log: "Log") -> int | None:
 
 def _clone(path: str, options: tuple[str, ...]) -> int:
     try:
-        return mounts.clone(path, options)
+        return mounts.clone(path, options) if path else mounts.tmpfs()
     except SyscallError as error:
         raise HostError(
-            f"{path} of the host can't be mounted: {error}",
-            "Linux 5.12 or newer is needed" if error.errno == 38 else "",
+            f"{path or 'a tmpfs'} of the host can't be mounted: {error}",
+            {
+                errno.ENOSYS: "Linux 5.12 or newer is needed",
+                errno.EPERM: "the hook needs CAP_SYS_ADMIN: rootless engines can't run it",
+            }.get(error.errno or 0, ""),
         ) from error
 
 
@@ -141,44 +145,57 @@ class _Application:
         self.unreadable_cache = ""
         self.mounted: list[str] = []
         self.tmpfs: list[tuple[int, tuple[str, ...]]] = []
+        # Container paths that are not there after all: their links and cache entries go, too.
+        self.left_out: set[str] = set()
         # Prefixes below /proc where nothing can be made: absent in this kernel, or masked before.
         self.closed: list[str] = []
 
     def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
         """Apply edits with what they bring from the host; on failure take all back, set error."""
+        complete = False
         try:
             for edit, source in sources:
-                self._apply(edit, source)
+                if not isinstance(edit, LdCacheUpdate):
+                    self._apply(edit, source)
             for mount, options in self.tmpfs:
                 self.doing = "make the /proc mask read-only"
                 mounts.set_options(mount, options)
+            # Last, because the container's file is replaced and can't be restored.
+            for edit, _ in sources:
+                if isinstance(edit, LdCacheUpdate):
+                    self._update_cache(edit)
+            complete = True
         except NvhookError as error:
             self.error = error
         except OSError as error:
             self.error = ContainerError(f"can't {self.doing} in the container: {error.strerror}")
-        if self.error is not None:
-            self.undo()
+        finally:
+            if not complete:
+                self.undo()
 
     def _apply(self, edit: "Edit", source: int | None) -> None:
         match edit:
             case Mount() | DeviceNode():
                 self.doing = f"mount {edit.container_path}"
-                if source is not None:
+                if source is None:
+                    self.left_out.add(edit.container_path)
+                else:
                     self._mount(edit, source)
             case Symlink():
                 self.doing = f"link {edit.container_path}"
-                self.rootfs.symlink(edit.container_path, edit.target)
+                directory = edit.container_path.rpartition("/")[0]
+                if f"{directory}/{edit.target}" in self.left_out:
+                    self.left_out.add(edit.container_path)
+                else:
+                    self.rootfs.symlink(edit.container_path, edit.target)
             case TextFile():
                 self.doing = f"write {edit.container_path}"
                 if not self._is_closed(edit.container_path):
                     self.rootfs.write(edit.container_path, edit.content.encode(), edit.mode)
-            case LdCacheUpdate():
-                self.doing = "update the loader cache"
-                self._update_cache(edit)
             case EnvVar() | AdditionalGid():
                 self.notes.append(f"left out, the process is already created: {edit.kind}")
-            case CgroupRule():
-                pass  # the parent's part
+            case CgroupRule() | LdCacheUpdate():
+                pass  # done before and after
             case _:
                 assert_never(edit)
 
@@ -193,23 +210,29 @@ class _Application:
                 except SyscallError:
                     pass  # moved or covered by the container itself: it dies with its namespace
                 posix.close(parent)
-        self.rootfs.remove_created()
+        self.rootfs.take_back()
 
     def _mount(self, edit: Mount | DeviceNode, source: int) -> None:
         path = edit.container_path
-        target = self._target(edit, source)
+        try:
+            target = self._target(edit, source)
+        except NoPlaceError as error:
+            if isinstance(edit, DeviceNode) or edit.required:
+                raise
+            self.left_out.add(path)
+            self.notes.append(f"left out: {error}")
+            return
         if target is None:
             return
         try:
-            mounts.refuse_shared(target, self.shared, path)
-            if not mounts.attach(source, target):
+            if not mounts.attach(source, target, self.shared, path):
                 return
         finally:
             posix.close(target)
         self.mounted.append(path)
         if isinstance(edit, Mount) and not edit.host_path:
             self.tmpfs.append((source, edit.options))
-            self.rootfs.own_devices.add(posix.fstat(source).st_dev)
+            self.rootfs.own_mounts.add(call("mount_id", source))
 
     def _target(self, edit: Mount | DeviceNode, source: int) -> int | None:
         path = edit.container_path
@@ -241,8 +264,10 @@ class _Application:
         return any(path.startswith(prefix) for prefix in self.closed)
 
     def _update_cache(self, edit: LdCacheUpdate) -> None:
+        self.doing = "update the loader cache"
+        libraries = [each for each in edit.libraries if each.container_path not in self.left_out]
         try:
-            done = loader_cache.update(self.rootfs, edit.libraries, self.machine)
+            done = loader_cache.update(self.rootfs, tuple(libraries), self.machine)
         except FormatError as error:
             self.unreadable_cache = str(error)
         else:

@@ -8,7 +8,7 @@ Only these two stages: later ones run with the image's environment on some runti
 import posix
 import sys
 
-from nvhook.errors import FormatError, NvhookError
+from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.log import Log
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STAGES = ("prestart", "createRuntime")
 USAGE = "usage: nvhook hook prestart|createRuntime [--config FILE] < state.json"
 _STATE_LIMIT = 16 << 20
+_REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the hook's env"
 
 
 def main(arguments: list[str]) -> "NoReturn":
@@ -33,16 +34,23 @@ def _main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"nvhook: {error} (hint: {USAGE})", file=sys.stderr)
         return 2
+    posix.umask(0o022)  # an engine's stricter one would close the driver to the container's users
     log = Log()
+    failure: Exception
     try:
         _run(config_path, log)
     except NvhookError as error:
-        log.error(str(error))  # noqa: TRY400 - not the logging module
-        print(f"nvhook: {error}", file=sys.stderr)
-        if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
-            raise
-        return 1
-    return 0
+        failure, line = error, str(error)
+    except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
+        failure = error
+        line = one_line(f"internal error: {type(error).__name__}: {error} (hint: {_REPORT})")
+    else:
+        return 0
+    log.error(line)
+    print(f"nvhook: {line}", file=sys.stderr)
+    if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    return 1
 
 
 def _parse(arguments: list[str]) -> str | None:
@@ -72,14 +80,20 @@ def _parse(arguments: list[str]) -> str | None:
 def _run(config_path: str | None, log: Log) -> None:
     from nvhook import config as configuration
     from nvhook import pipeline
-    from nvhook.core.request import from_container
+    from nvhook.core.request import from_container, may_ask
     from nvhook.formats.oci import parse_state
 
-    settings = configuration.load(config_path)
-    log.configure(settings.log_path, settings.log_level)
     state = parse_state(_read_state())
     log.bind(container=state.id)
     container = pipeline.read_container(state.bundle)
+    try:
+        settings = configuration.load(config_path)
+    except ConfigError as error:
+        if may_ask(container):
+            raise
+        log.warning(str(error))
+        return
+    log.configure(settings.log_path, settings.log_level)
     warnings: list[str] = []
     request = from_container(container, settings, warnings)
     for warning in warnings:

@@ -118,10 +118,11 @@ def plan_for_bundle(
         raise FormatError(
             f"the bundle's root {container.root_path} can't be opened: {error.strerror}"
         ) from error
+    rootfs = Rootfs(fd)
     try:
-        layout = layout_of(Rootfs(fd))
+        layout = layout_of(rootfs)
     finally:
-        posix.close(fd)
+        rootfs.close()
     return plan_for(request, config, layout)
 
 

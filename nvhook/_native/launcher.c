@@ -38,8 +38,8 @@ static const char cold_code[] = "import sys\n"
 				"run()\n";
 
 /* A container that wants a GPU has one of these in its config.json (core/request.py). */
+static const char visible[] = "NVIDIA_VISIBLE_DEVICES";
 static const char *const needles[] = {
-	"NVIDIA_VISIBLE_DEVICES",
 	"CUDA_VERSION",
 	"nvidia-container-devices",
 	"DOCKER_RESOURCE",
@@ -178,6 +178,19 @@ static bool has_escaped_ascii(const char *data, size_t size)
 	return false;
 }
 
+/* True if the variable stands there with a value other than nothing and void (what CDI sets). */
+static bool asks_for_devices(const char *data, size_t size)
+{
+	const char *at = data, *end = data + size;
+	while ((at = memmem(at, (size_t)(end - at), visible, sizeof visible - 1)) != NULL) {
+		at += sizeof visible - 1;
+		size_t left = (size_t)(end - at);
+		if (!(left >= 2 && memcmp(at, "=\"", 2) == 0) && !(left >= 6 && memcmp(at, "=void\"", 6) == 0))
+			return true;
+	}
+	return false;
+}
+
 /* True unless the bundle's config.json can be read and has nothing a GPU container has. */
 static bool may_want_gpu(const char *bundle)
 {
@@ -195,7 +208,7 @@ static bool may_want_gpu(const char *bundle)
 	close(fd);
 	if (data == MAP_FAILED)
 		return true;
-	bool wanted = has_escaped_ascii(data, size);
+	bool wanted = has_escaped_ascii(data, size) || asks_for_devices(data, size);
 	for (size_t i = 0; i < sizeof needles / sizeof *needles && !wanted; i++)
 		wanted = memmem(data, size, needles[i], strlen(needles[i])) != NULL;
 	munmap((void *)data, size);

@@ -103,14 +103,29 @@ static int make_file(int dirfd, const char *name, int empty)
 	return mknodat(dirfd, name, S_IFREG | 0644, 0);
 }
 
-/* Open what a mount goes onto without following a link, making it where it is absent. */
-int nvh_mount_target(int dirfd, const char *name, int directory, int empty, uint32_t *mode, int *created)
+/* A detached copy of a directory with everything mounted below it, attributes added to each mount. */
+int nvh_clone_tree(int dirfd, uint64_t set)
+{
+	int fd = (int)syscall(SYS_open_tree, dirfd, "",
+			      AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+	if (fd < 0)
+		return -errno;
+	int error = nvh_mount_setattr(fd, AT_RECURSIVE, set, 0, 0);
+	if (error < 0) {
+		close(fd);
+		return error;
+	}
+	return fd;
+}
+
+/* Open what a mount goes onto without following a link; make 0: a file, 1: a directory, 2: nothing. */
+int nvh_mount_target(int dirfd, const char *name, int make, int empty, uint32_t *mode, int *created)
 {
 	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
 	*created = 0;
 	int fd = openat(dirfd, name, flags);
-	if (fd < 0 && errno == ENOENT) {
-		int made = directory ? mkdirat(dirfd, name, 0755) : make_file(dirfd, name, empty);
+	if (fd < 0 && errno == ENOENT && make != 2) {
+		int made = make == 1 ? mkdirat(dirfd, name, 0755) : make_file(dirfd, name, empty);
 		if (made < 0)
 			return -errno;
 		*created = 1;

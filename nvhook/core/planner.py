@@ -183,7 +183,9 @@ def _files(
         elif file.group == "socket" and file.name in sockets:
             yield Mount(file.host_path, file.name, SOCKET_OPTIONS)
         elif file.group == "firmware" and firmware:
-            yield Mount(file.host_path, file.path)
+            # Where the driver looks, whatever the host's own directories link to.
+            directory = f"/lib/firmware/nvidia/{inventory.driver_version}"
+            yield Mount(file.host_path, f"{directory}/{file.name}")
 
 
 def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":

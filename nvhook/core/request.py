@@ -99,6 +99,18 @@ def from_container(
     return Request(devices, _capabilities(container.env, settings), source)
 
 
+def may_ask(container: "Container") -> bool:
+    """Tell whether some configuration could make this a GPU container."""
+    env = container.env
+    if any(name.startswith("DOCKER_RESOURCE") for name in env):
+        return True
+    if any(DEVICE_MOUNTS in destination for _, destination in container.mounts):
+        return True
+    if VISIBLE_DEVICES in env:
+        return parse_devices(env[VISIBLE_DEVICES]) is not None
+    return _is_legacy_image(env)
+
+
 def parse_devices(text: str, source: str = VISIBLE_DEVICES) -> tuple[str, ...] | None:
     """Return the ids of a device list: ``("all",)``, empty for none, None for void or no entry.
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 16 << 20
 MAX_ENTRIES = 1 << 16
 MAX_STRING_BYTES = 4096
+MAX_NAME_BYTES = 255  # NAME_MAX
+MAX_SAME = 1000  # entries of one name: a library has a handful, one for each ABI and hwcap
 MAX_HWCAPS = 1024
 
 OLD_MAGIC = b"ld.so-1.7.0\0"
@@ -103,14 +105,16 @@ class Table:
         low, high = 0, len(self.names)
         while low < high:
             middle = (low + high) // 2
-            if compare(self.string(self.names[middle]), name) > 0:
+            if compare(self._name(middle), name) > 0:
                 low = middle + 1
             else:
                 high = middle
         same = []
         position = low
         for index in range(low, len(self.names)):
-            here = self.string(self.names[index])
+            here = self._name(index)
+            if index - low >= MAX_SAME:
+                raise FormatError("the loader cache has one name too often")
             # Equal in the loader's order is not the same name: libx.so.1 and libx.so.01.
             if compare(here, name) != 0:
                 break
@@ -119,6 +123,13 @@ class Table:
             if here == name and self.flags[index] == flags and not self.hwcap_fields[index]:
                 same.append(index)
         return same, position
+
+    def _name(self, index: int) -> bytes:
+        """Return an entry's name, which is a file name: comparing long ones takes long."""
+        name = self.string(self.names[index])
+        if len(name) > MAX_NAME_BYTES:
+            raise FormatError("the loader cache is broken: a name is too long")
+        return name
 
     def _check(self, offsets: "Sequence[int]") -> None:
         low, high = self.start - self.base, self.end - self.base

@@ -7,6 +7,7 @@ file that is not exactly what this version wrote for exactly this host is ignore
 import posix
 
 from nvhook import state_file
+from nvhook.core.catalog import BINARY_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 FILE_NAME = "inventory.json"
 MAX_BYTES = 4 << 20
 # Raise it with every change of the file's content or of what discovery finds.
-SCHEMA = 1
+SCHEMA = 2
 
 GPU_FIELDS = (("index", int), ("uuid", str), ("minor", int), ("pci_bus_id", str), ("model", str))
 LIBRARY_FIELDS = (
@@ -82,22 +83,26 @@ def load(
 def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:
     driver_root, _, proc_root, _ = roots
     boot_id = read_text(proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
-    try:
-        status = posix.stat(driver_root.rstrip("/") + "/etc/ld.so.cache")
-    except OSError:
-        loader_cache = "absent"
-    else:
-        fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
-        loader_cache = ":".join([str(field) for field in fields])
+    # A package of programs alone changes no loader cache, but a directory.
+    watched = ("/etc/ld.so.cache", *BINARY_DIRECTORIES)
     return [
         str(SCHEMA),
         *roots,
         boot_id.strip(),
         version,
-        loader_cache,
+        *[_stamp(driver_root.rstrip("/") + path) for path in watched],
         " ".join([f"{name}={majors[name]}" for name in sorted(majors)]),
         " ".join(list_gpu_directories(proc_root)),
     ]
+
+
+def _stamp(path: str) -> str:
+    try:
+        status = posix.stat(path)
+    except OSError:
+        return "absent"
+    fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    return ":".join([str(field) for field in fields])
 
 
 def _read(

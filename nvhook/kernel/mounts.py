@@ -1,5 +1,7 @@
 """Detached mounts: cloned from host files outside, moved onto descriptors inside a container."""
 
+import posix
+
 from nvhook._native import call
 from nvhook.errors import ContainerError
 
@@ -30,21 +32,22 @@ def set_options(mount: int, options: tuple[str, ...]) -> None:
     call("mount_setattr", mount, 0, wanted, _ALL & ~wanted, 0)
 
 
-def attach(mount: int, target: int) -> bool:
-    """Move a detached mount onto a target descriptor; False if the same file is there already."""
-    return call("attach", mount, target) == 1
+def attach(mount: int, target: int, shared: "frozenset[int]", path: str) -> bool:
+    """Move a detached mount onto a target descriptor; False if the same file is there already.
 
-
-def refuse_shared(target: int, shared: "frozenset[int]", path: str) -> None:
-    """Refuse a target whose mount propagates to the host: our mount would stay there for ever.
-
-    shared: the ids of the container's mounts with a ``shared:`` tag in mountinfo.
+    shared: the ids of the container's mounts that propagate to the host. On one of those our mount
+    would appear on the host and stay there for ever.
     """
-    if shared and call("mount_id", target) in shared:
+    if shared and call("mount_id", target) in shared and not _is_same(mount, target):
         raise ContainerError(
             f"{path} is on a volume with shared propagation: mounts would leak to the host",
             "mount the volume elsewhere, or with rslave",
         )
+    return call("attach", mount, target) == 1
+
+
+def _is_same(first: int, second: int) -> bool:
+    return posix.fstat(first)[1:3] == posix.fstat(second)[1:3]  # st_ino, st_dev
 
 
 def _attributes(options: tuple[str, ...]) -> int:

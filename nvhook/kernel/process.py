@@ -3,7 +3,7 @@
 import posix
 
 from nvhook._native import SyscallError, call
-from nvhook.errors import ContainerError
+from nvhook.errors import ContainerError, HostError
 
 CLONE_NEWNS = 0x00020000
 _RESOLVE_IN_ROOT = 0x10
@@ -116,7 +116,13 @@ class MountNamespace:
         self._home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
 
     def __enter__(self) -> None:
-        call("setns", self._there, CLONE_NEWNS)
+        try:
+            call("setns", self._there, CLONE_NEWNS)
+        except SyscallError as error:
+            raise HostError(
+                f"the container's mount namespace can't be entered: {error.strerror}",
+                "the hook needs CAP_SYS_ADMIN and CAP_SYS_CHROOT: rootless engines can't run it",
+            ) from error
 
     def __exit__(self, *_: object) -> None:
         call("setns", self._home, CLONE_NEWNS)

@@ -5,7 +5,7 @@ the moment in between.
 """
 
 import posix
-from errno import EACCES, EINVAL, ENOENT, ENOSPC
+from errno import EACCES, EINVAL, ENOENT, ENOSPC, EPERM
 
 from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError, NvhookError, UnsupportedError
@@ -283,4 +283,6 @@ def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
 
 def _failed(what: str, error: SyscallError) -> NvhookError:
     hint = "needs root with CAP_SYS_ADMIN and Linux 5.6"
+    if error.errno == EPERM:
+        hint += "; device-rules = false leaves the rules to a rootless engine"
     return ContainerError(f"can't {what}: {error.strerror}", hint)

@@ -42,6 +42,9 @@ _KERNEL_FILESYSTEMS = {
     0x1CD1: "devpts",
 }
 
+# What nvh_mount_target may make.
+_MAKE_FILE, _MAKE_DIRECTORY, _MAKE_NOTHING = range(3)
+
 _TYPES = {
     stat.S_IFREG: "regular file",
     stat.S_IFDIR: "directory",
@@ -53,58 +56,82 @@ _TYPES = {
 }
 
 
+class NoPlaceError(ContainerError):
+    """What is missing can't be made where it belongs: a volume, or a read-only file system."""
+
+
+class _Directory:
+    """An open directory of the container, and whose it is.
+
+    ``ours``: on the root's own mount, or one of nvhook's. ``volume``: on a mount of something the
+    host has, too: whatever is made there is made on the host.
+    """
+
+    __slots__ = ("fd", "ours", "volume")
+
+    def __init__(self, fd: int, ours: bool, volume: bool) -> None:
+        self.fd = fd
+        self.ours = ours
+        self.volume = volume
+
+
 class Rootfs:
     """A root directory. ``owner`` is the (uid, gid) new files belong to: the container's root.
 
     ``created`` lists (directory descriptor, name, is a directory) of everything made, oldest first;
-    ``own_devices`` are the st_dev of file systems nvhook itself mounted below the root.
+    ``own_mounts`` are the ids of the root's mount and of those nvhook made below it.
     """
 
     __slots__ = (
         "_directories",
         "_empty",
+        "_fds",
+        "_host_mounts",
         "_made",
         "_mode",
+        "_relinked",
         "created",
         "fd",
-        "own_devices",
         "own_ids",
+        "own_mounts",
         "owner",
     )
 
-    def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, fd: int, owner: tuple[int, int] | None = None, host_mounts: bytes = b""
+    ) -> None:
+        """Take over a root's descriptor; host_mounts is the host's mountinfo."""
         self.fd = fd
         self.own_ids = (posix.geteuid(), posix.getegid())
         self.owner = owner or self.own_ids
         self.created: list[tuple[int, str, bool]] = []
-        self.own_devices = {posix.fstat(fd).st_dev}
-        self._directories: dict[str, int] = {}
+        self.own_mounts = {call("mount_id", fd)}
+        self._host_mounts = host_mounts
+        # Held, because in the container's namespace /proc may be anything.
+        self._fds = posix.open("/proc/self/fd", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        self._directories: dict[str, _Directory] = {}
+        self._relinked: list[tuple[int, str, str]] = []
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
         self._empty = -1  # the first file made: later ones are links to it
 
     def close(self) -> None:
         """Close every descriptor, the root's too."""
-        for fd in self._directories.values():
-            posix.close(fd)
+        for directory in self._directories.values():
+            posix.close(directory.fd)
         self._directories.clear()
-        if self._empty >= 0:
-            posix.close(self._empty)
-        posix.close(self.fd)
+        for fd in (self._empty, self._fds, self.fd):
+            if fd >= 0:
+                posix.close(fd)
 
     def has(self, path: str) -> bool:
         """Tell whether something exists at path (links followed inside the root)."""
-        try:
-            posix.close(self._openat2(path, posix.O_PATH))
-        except SyscallError:
-            return False
-        return True
+        return self.identity(path) is not None
 
     def identity(self, path: str) -> tuple[int, int] | None:
         """Return (st_dev, st_ino) of path inside the root, or None."""
-        try:
-            fd = self._openat2(path, posix.O_PATH)
-        except SyscallError:
+        fd = self.existing(path)
+        if fd is None:
             return None
         try:
             status = posix.fstat(fd)
@@ -112,29 +139,47 @@ class Rootfs:
             posix.close(fd)
         return status.st_dev, status.st_ino
 
+    def existing(self, path: str) -> int | None:
+        """Open what exists at path (O_PATH) without making anything."""
+        try:
+            return self._openat2(path, posix.O_PATH)
+        except SyscallError:
+            return None
+
     def read(self, path: str, limit: int) -> bytes | None:
         """Return the content of a regular file, None if it is absent.
 
         Raises: ContainerError if it is something else or larger than limit bytes.
         """
         try:
-            fd = self._openat2(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
+            place = self._openat2(path, posix.O_PATH)
         except SyscallError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise _failed("read", path, error) from error
         try:
-            status = posix.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise _wrong_type(path, status.st_mode, "a regular file")
-            if status.st_size > limit:
-                raise ContainerError(f"the image's {path} is larger than {limit} bytes")
-            chunks = []
-            while chunk := posix.read(fd, 1 << 20):
-                chunks.append(chunk)
-            return b"".join(chunks)
+            # Before it is really opened: opening a device does things, reading some of /proc too.
+            mode = posix.fstat(place).st_mode
+            if not stat.S_ISREG(mode):
+                raise _wrong_type(path, mode, "a regular file")
+            _refuse_kernel_filesystem(place, path)
+            flags = posix.O_RDONLY | posix.O_CLOEXEC
+            fd = posix.open(str(place), flags, dir_fd=self._fds)
+        except OSError as error:
+            raise _failed("read", path, error) from error
+        finally:
+            posix.close(place)
+        try:
+            data = b""
+            while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):
+                data += chunk
+        except OSError as error:
+            raise _failed("read", path, error) from error
         finally:
             posix.close(fd)
+        if len(data) > limit:
+            raise ContainerError(f"the image's {path} is larger than {limit} bytes")
+        return data
 
     def directory(self, path: str) -> int:
         """Open a directory, making what is missing of it; return its O_PATH descriptor."""
@@ -144,36 +189,30 @@ class Rootfs:
             if error.errno != errno.ENOENT:
                 raise _failed("open directory", path, error) from error
             fd = self._make_directory(path)
-        magic = call("filesystem_magic", fd)
-        if magic in _KERNEL_FILESYSTEMS:
-            posix.close(fd)
-            raise ContainerError(
-                f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
-                "the image or a volume redirects a driver path; nothing was changed there",
-            )
-        return fd
-
-    def existing(self, path: str) -> int | None:
-        """Open what exists at path without making anything (for targets below /proc)."""
         try:
-            return self._openat2(path, posix.O_PATH)
-        except SyscallError:
-            return None
+            _refuse_kernel_filesystem(fd, path)
+        except ContainerError:
+            posix.close(fd)
+            raise
+        return fd
 
     def mount_target(self, path: str, accept: "Callable[[int], bool]", directory: bool) -> int:
         """Return an O_PATH descriptor of the file or directory to mount on, making it if absent.
 
         accept gets the st_mode of what exists and tells whether it may be shadowed.
-        Raises: ContainerError when something of another type is there.
+        Raises: ContainerError when something of another type is there; NoPlaceError.
         """
         parent, name = self._parent(path)
-        arguments = parent, name.encode(), directory, self._empty, self._mode, self._made
+        kind = _MAKE_NOTHING if parent.volume else _MAKE_DIRECTORY if directory else _MAKE_FILE
+        arguments = parent.fd, name.encode(), kind, self._empty, self._mode, self._made
         try:
             fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
         except SyscallError as error:
+            if error.errno == errno.ENOENT and parent.volume:
+                raise _on_a_volume(path) from error
             raise _failed("create", path, error) from error
         if self._made[0]:
-            self.created.append((parent, name, directory))
+            self.created.append((parent.fd, name, directory))
             if self._empty < 0 and not directory:
                 self._empty = posix.dup(fd)
         mode = self._mode[0]
@@ -185,61 +224,52 @@ class Rootfs:
     def symlink(self, path: str, target: str) -> bool:
         """Make path a link to target; False if it already is. Another link is replaced.
 
-        Raises: ContainerError if something that is not a link is there.
+        Raises: ContainerError if something that is not a link is there; NoPlaceError.
         """
         parent, name = self._parent(path)
         try:
-            try:
-                if posix.readlink(name, dir_fd=parent) == target:
-                    return False
-            except FileNotFoundError:
-                self._as_owner(parent, lambda: posix.symlink(target, name, dir_fd=parent))
-                self.created.append((parent, name, False))
-                return True
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
-                raise _wrong_type(path, status.st_mode, "a symbolic link") from error
-            temporary = f".nvhook-{posix.getpid()}"
-            self._as_owner(parent, lambda: posix.symlink(target, temporary, dir_fd=parent))
-            posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            return True
+            old = self._link_target(parent.fd, path, name)
+            if old == target:
+                return False
+            if parent.volume:
+                raise _on_a_volume(path)
+            if old is None:
+                self._as_owner(parent, lambda: posix.symlink(target, name, dir_fd=parent.fd))
+                self.created.append((parent.fd, name, False))
+            else:
+                self._as_owner(parent, lambda: _replace_link(parent.fd, name, target))
+                self._relinked.append((parent.fd, name, old))
         except OSError as error:
             raise _failed("link", path, error) from error
+        return True
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it: written beside it and renamed over it.
 
-        Raises: ContainerError if something that is not a regular file is there.
+        Raises: ContainerError if something that is not a regular file is there; NoPlaceError.
         """
         parent, name = self._parent(path)
-        temporary = f".nvhook-{posix.getpid()}"
-        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+        if parent.volume:
+            raise _on_a_volume(path)
         try:
             try:
-                status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
+                status = posix.stat(name, dir_fd=parent.fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
                     raise _wrong_type(path, status.st_mode, "a regular file")
             except FileNotFoundError:
-                self.created.append((parent, name, False))
-            fd = self._as_owner(parent, lambda: posix.open(temporary, flags, mode, dir_fd=parent))
-            try:
-                posix.fchmod(fd, mode)
-                view = memoryview(data)
-                while view:
-                    view = view[posix.write(fd, view) :]
-                posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            except OSError:
-                posix.unlink(temporary, dir_fd=parent)
-                raise
-            finally:
-                posix.close(fd)
+                self.created.append((parent.fd, name, False))
+            self._as_owner(parent, lambda: _replace_file(parent.fd, name, data, mode))
         except OSError as error:
             raise _failed("write", path, error) from error
 
-    def remove_created(self) -> None:
-        """Take back everything made; what is in use or has gone stays as it is."""
+    def take_back(self) -> None:
+        """Remove everything made, and restore links; what is in use or has gone stays as it is."""
+        while self._relinked:
+            parent, name, target = self._relinked.pop()
+            try:
+                _replace_link(parent, name, target)
+            except OSError:
+                pass
         while self.created:
             parent, name, is_directory = self.created.pop()
             try:
@@ -250,32 +280,42 @@ class Rootfs:
             except OSError:
                 pass
 
-    def _parent(self, path: str) -> tuple[int, str]:
+    def _parent(self, path: str) -> "tuple[_Directory, str]":
         """Return the directory of a path (made if need be, kept open for the next) and its name."""
         head, _, name = path.rpartition("/")
         if not name or name in (".", ".."):
             raise ContainerError(f"{path} is not a path in a container")
         parent = self._directories.get(head)
         if parent is None:
-            parent = self._directories[head] = self.directory(head or "/")
+            fd = self.directory(head or "/")
+            ours = call("mount_id", fd) in self.own_mounts
+            volume = not ours and self._is_of_the_host(fd)
+            parent = self._directories[head] = _Directory(fd, ours, volume)
         return parent, name
+
+    def _is_of_the_host(self, fd: int) -> bool:
+        """Tell whether the host, too, has the file system mounted (not the container's tmpfs)."""
+        device = posix.fstat(fd).st_dev
+        return f" {posix.major(device)}:{posix.minor(device)} ".encode() in self._host_mounts
 
     def _make_directory(self, path: str) -> int:
         parent, name = self._parent(path)
+        if parent.volume:
+            raise _on_a_volume(path)
         try:
-            self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent))
-            self.created.append((parent, name, True))
+            self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent.fd))
+            self.created.append((parent.fd, name, True))
             flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
-            return posix.open(name, flags, dir_fd=parent)
+            return posix.open(name, flags, dir_fd=parent.fd)
         except OSError as error:
             raise _failed("create directory", path, error) from error
 
-    def _as_owner(self, parent: int, make: "Callable[[], T]") -> "T":
+    def _as_owner(self, parent: _Directory, make: "Callable[[], T]") -> "T":
         """Create something with the rights and ids of the container's root.
 
         Host root can't create in a user namespace's own tmpfs (EOVERFLOW), and the container's
         root can't create in an image that belongs to host root (EACCES): there, and only on the
-        root's own file system and in nvhook's own mounts, host root's rights are used.
+        root's own mount and nvhook's, never on a volume, host root's rights are used.
         """
         if self.owner == self.own_ids:
             return make()
@@ -283,13 +323,27 @@ class Rootfs:
         try:
             return make()
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EOVERFLOW):
-                raise
-            if posix.fstat(parent).st_dev not in self.own_devices:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EOVERFLOW) or not parent.ours:
                 raise
         finally:
             call("setfsids", *self.own_ids)
         return make()
+
+    @staticmethod
+    def _link_target(parent: int, path: str, name: str) -> str | None:
+        """Return where a link points, None if there is nothing.
+
+        Raises: ContainerError if something else is there.
+        """
+        try:
+            return posix.readlink(name, dir_fd=parent)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
+            raise _wrong_type(path, status.st_mode, "a symbolic link") from error
 
     def _openat2(self, path: str, flags: int) -> int:
         for _ in range(_RACE_RETRIES):
@@ -304,14 +358,69 @@ class Rootfs:
         )
 
 
+def _temporary(parent: int) -> str:
+    """Return a free name for a file that is renamed at once; a killed run may have left one."""
+    name = f".nvhook-{posix.getpid()}"
+    try:
+        posix.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    return name
+
+
+def _replace_link(parent: int, name: str, target: str) -> None:
+    temporary = _temporary(parent)
+    posix.symlink(target, temporary, dir_fd=parent)
+    try:
+        posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        posix.unlink(temporary, dir_fd=parent)
+        raise
+
+
+def _replace_file(parent: int, name: str, data: bytes, mode: int) -> None:
+    temporary = _temporary(parent)
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    fd = posix.open(temporary, flags, mode, dir_fd=parent)
+    try:
+        posix.fchmod(fd, mode)
+        view = memoryview(data)
+        while view:
+            view = view[posix.write(fd, view) :]
+        posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        posix.unlink(temporary, dir_fd=parent)
+        raise
+    finally:
+        posix.close(fd)
+
+
+def _refuse_kernel_filesystem(fd: int, path: str) -> None:
+    magic = call("filesystem_magic", fd)
+    if magic in _KERNEL_FILESYSTEMS:
+        raise ContainerError(
+            f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
+            "the image or a volume redirects a driver path; nothing was changed there",
+        )
+
+
+def _on_a_volume(path: str) -> NoPlaceError:
+    return NoPlaceError(
+        f"{path} is on a volume of the host, where nvhook makes nothing",
+        "mount the volume elsewhere, or leave this directory to the image",
+    )
+
+
 def _failed(what: str, path: str, error: OSError) -> ContainerError:
     hint = {
-        errno.EROFS: "the root's file system itself is read-only; use an overlay",
+        errno.EROFS: "a read-only volume or file system is mounted there",
         errno.ELOOP: "the image has a link where a driver file goes",
         errno.EEXIST: "the image has a dangling link where a driver file goes",
         errno.ENOTDIR: "the image has a file where a directory goes",
+        errno.EBUSY: "it is a mount of its own: remove that volume",
     }.get(error.errno or 0, "")
-    return ContainerError(f"can't {what} {path} in the container: {error.strerror}", hint)
+    kind = NoPlaceError if error.errno == errno.EROFS else ContainerError
+    return kind(f"can't {what} {path} in the container: {error.strerror}", hint)
 
 
 def _wrong_type(path: str, mode: int, wanted: str) -> ContainerError:

@@ -1,17 +1,19 @@
 """The host's ldconfig, confined, for the rare ld.so.cache that nvhook does not understand.
 
-It parses files the image controls, so it runs from a sealed copy (the container can't reach the
-host's binary through /proc/PID/exe), chrooted into the container, without capabilities, and with a
-system call allow-list. The container's own ldconfig is never run.
+It reads files the image controls, so it runs from a sealed copy (the container can't reach the
+host's binary through /proc/PID/exe), chrooted into a copy of the container's mounts in which no
+device can be opened, without capabilities, with a system call allow-list and a deadline. The
+container's own ldconfig is never run.
 """
 
 import fcntl
 import os
 import resource
+import signal
 
 import prctl
 
-from nvhook._native import SyscallError, call
+from nvhook._native import call
 from nvhook.errors import ContainerError, HostError
 
 TYPE_CHECKING = False
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
 # Debian and Ubuntu: ldconfig is a shell script around ldconfig.real on some versions.
 _CANDIDATES = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/sbin/ldconfig")
-_CPU_SECONDS = 10
+_SECONDS = 10
 _ADDRESS_SPACE = 2 << 30
 _FILE_SIZE = 64 << 20
 _LAST_CAP = 40
+_FAILED = 71
+_NOSUID, _NODEV = 0x2, 0x4  # MOUNT_ATTR_*
 
 
 def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...]) -> None:
@@ -35,19 +39,29 @@ def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...])
     Raises: HostError if the host has no ldconfig, ContainerError if it fails.
     """
     program = _sealed_ldconfig()
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     rootfs.directory("/etc")
     child = os.fork()
     if child == 0:
         try:
+            prctl.set_pdeathsig(signal.SIGKILL)
+            # A FIFO in the image would hold it for ever; blocked time is no processor time.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_SECONDS)
+            for standard in range(3):  # what it prints is the image's, and no one line
+                os.dup2(null, standard)
             with process.mount_namespace():
                 _confine_and_run(program, rootfs, directories)
         finally:
-            os._exit(71)
+            os._exit(_FAILED)
     _, status = os.waitpid(child, 0)
     os.close(program)
-    if status != 0:
+    os.close(null)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        how = f"was ended by signal {-code}" if code < 0 else f"failed with status {code}"
         raise ContainerError(
-            f"ldconfig failed for the container's root (status {status})",
+            f"ldconfig {how} on the container's root",
             "its /etc/ld.so.cache is damaged: run ldconfig in the image, or remove the file",
         )
 
@@ -75,11 +89,11 @@ def _sealed_ldconfig() -> int:
 
 
 def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...]) -> "NoReturn":
-    os.fchdir(rootfs.fd)
+    os.fchdir(call("clone_tree", rootfs.fd, _NODEV | _NOSUID))
     os.chroot(".")
     os.chdir("/")
     limits = {
-        resource.RLIMIT_CPU: _CPU_SECONDS,
+        resource.RLIMIT_CPU: _SECONDS,
         resource.RLIMIT_AS: _ADDRESS_SPACE,
         resource.RLIMIT_FSIZE: _FILE_SIZE,
         resource.RLIMIT_CORE: 0,
@@ -94,9 +108,6 @@ def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     prctl.set_no_new_privs(1)
-    try:
-        call("seccomp_ldconfig")
-    except SyscallError:
-        os._exit(72)
+    call("seccomp_ldconfig")
     arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", "-X", *directories]
     os.execve(program, arguments, {})  # noqa: S606 - no shell is the point

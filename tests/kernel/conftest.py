@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+import nvhook
+
+SITE = Path(nvhook.__file__).resolve().parents[1]  # the installed package, not the checkout
 COUNTER = itertools.count()
 ALLOW = """
 import json, sys
@@ -56,10 +58,10 @@ class View:
         )
 
     def python(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-c", code, *arguments)
+        return self.run(sys.executable, "-I", "-c", code, *arguments)
 
     def allow(self, pid: int, rules: Rules) -> list[str]:
-        result = self.python(ALLOW, str(REPOSITORY), str(pid), json.dumps(rules))
+        result = self.python(ALLOW, str(SITE), str(pid), json.dumps(rules))
         assert result.returncode == 0, result.stderr
         answer: list[str] = json.loads(result.stdout)
         return answer

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import nvhook
 from nvhook.errors import ContainerError
 from nvhook.kernel import cgroup
 
@@ -98,7 +99,7 @@ assert not os.path.exists("/sys/fs/cgroup/devices")
 print(found.allow([("c", 195, 1, "rw")])[0])
 """
     private = ["unshare", "--mount", "--propagation", "private"]
-    repository = str(Path(__file__).resolve().parents[2])
+    repository = str(Path(nvhook.__file__).resolve().parents[1])
     done = own_view.run(*private, own_view.executable, "-c", hide, repository, str(pid))
     assert done.stdout == "v1: 1 rules\n", done.stderr
     assert (directory / "devices.list").read_text() == "c 195:1 rw\n"
@@ -118,7 +119,7 @@ subprocess.run(["umount", "-R", "/sys/fs/cgroup"], check=True)
 print(cgroup.find(int(sys.argv[2])).allow([("c", 195, 1, "rw")]))
 """
     private = ["unshare", "--mount", "--propagation", "private", own_view.executable, "-c", part]
-    repository = Path(__file__).resolve().parents[2]
+    repository = Path(nvhook.__file__).resolve().parents[1]
     done = own_view.run(*private, repository, str(pid), directory, tmp_path)
     assert done.stdout == "('v1: 1 rules',)\n", done.stderr
     assert (directory / "child/devices.list").read_text() == "c 195:1 rw\n"

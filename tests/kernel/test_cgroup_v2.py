@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import nvhook
 from nvhook._native import call
 from nvhook.errors import ContainerError, UnsupportedError
 from nvhook.kernel import bpf, cgroup, device_rules, mountinfo, programs
@@ -162,7 +163,7 @@ for pid in sys.argv[3:]:
     except ContainerError as error: print(error.message.partition(" (")[0])
 """
     own = f"/sys/fs/cgroup/{directory.path.name}"
-    repository = str(Path(__file__).resolve().parents[2])
+    repository = str(Path(nvhook.__file__).resolve().parents[1])
     done = pure_v2_view.python(code, repository, own, str(directory.pid), str(below))
     assert done.stdout.splitlines() == [
         "v2: shares the runtime's own cgroup, left alone",
@@ -181,7 +182,7 @@ subprocess.run(["mount", "-t", "tmpfs", "none", "/sys/fs/cgroup/devices"], check
 print(len(cgroup.find(int(sys.argv[2])).allow([("c", 195, 1, "rw")])))
 """
     private = ["unshare", "--mount", "--propagation", "private", own_view.executable, "-c", code]
-    done = own_view.run(*private, Path(__file__).resolve().parents[2], str(directory.pid))
+    done = own_view.run(*private, Path(nvhook.__file__).resolve().parents[1], str(directory.pid))
     assert done.stdout == "1\n", done.stderr
     (patched,) = directory.programs().values()
     assert bpf.split(patched) == ((("c", 195, 1, "rw"),), DENY_ALL)
@@ -326,7 +327,7 @@ def test_without_any_hierarchy_the_error_says_what_to_mount(own_view):
     )
     private = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
     script = 'umount -R /sys/fs/cgroup && exec "$@"'
-    repository = str(Path(__file__).resolve().parents[2])
+    repository = str(Path(nvhook.__file__).resolve().parents[1])
     done = own_view.run(*private, script, "sh", own_view.executable, "-c", code, repository)
     assert done.returncode == 0, done.stderr
     assert "mount cgroup2" in json.loads(done.stdout)

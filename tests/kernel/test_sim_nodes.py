@@ -247,7 +247,7 @@ def run_with_dev(simulated: Path, script: str) -> str:
             *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
             'mount --bind "$0" /dev && exec "$@"',
             str(simulated / "dev"),
-            *(sys.executable, "-c", script, str(library), str(simulated)),
+            *(sys.executable, "-I", "-c", script, str(library), str(simulated)),
         ],
         capture_output=True,
         text=True,
@@ -364,7 +364,7 @@ def test_without_mknod_the_rest_is_made(tmp_path: Path, simulated: Path) -> None
     target = tmp_path / "plain"
     done = subprocess.run(
         [
-            *("setpriv", "--bounding-set=-mknod,-sys_chroot", sys.executable, "-c"),
+            *("setpriv", "--bounding-set=-mknod,-sys_chroot", sys.executable, "-I", "-c"),
             "import sys; from nvhook.cli.sim import sim; sim(['create', sys.argv[1], '--gpus=3'])",
             str(target),
         ],

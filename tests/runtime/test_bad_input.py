@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -210,6 +211,69 @@ def test_a_broken_configuration_and_a_container_that_does_not_ask(each_engine, b
     bundle.args("/probe", "open", "/nodes/nvidia0")
 
     assert each_engine.start(bundle).answers == {"open /nodes/nvidia0": "EPERM"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        ("NVIDIA_VISIBLE_DEVICES=void", "CUDA_VERSION=12.4"),
+        ("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"),
+    ],
+    ids=["void", "cuda-image"],
+)
+def test_a_broken_configuration_and_an_image_that_could_ask(runc, bundles, variables):
+    """Python starts for these; no configuration makes them GPU containers."""
+    bundle = bundles(runc)
+    bundle.settings.write_text("log-lvel = 'info'")
+    bundle.ask(*variables)
+    bundle.args("/probe", "open", "/nodes/nvidia0")
+
+    assert runc.start(bundle).answers == {"open /nodes/nvidia0": "EPERM"}
+
+
+@pytest.mark.parametrize("value", ["", "void"])
+def test_a_broken_installation_and_a_container_of_another_injector(runc, bundles, place, value):
+    """The launcher alone decides: CDI and DRA set void. There is no package beside this copy."""
+    bundle = bundles(runc)
+    launcher = place / "bin/nvhook"
+    launcher.parent.mkdir()
+    shutil.copy(bundle.driver.launcher, launcher)
+    bundle.config["hooks"]["prestart"][0]["path"] = str(launcher)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=" + value)
+    bundle.args("/probe", "open", "/nodes/nvidia0")
+
+    assert runc.start(bundle).answers == {"open /nodes/nvidia0": "EPERM"}
+
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=void,0")
+    assert "its Python package is missing" in runc.run(bundle).stderr
+
+
+def test_a_hook_without_rights_says_so(runc, bundles):
+    """As a rootless engine would start it: one line, also in the log."""
+    bundle = _bundle(bundles, runc, asking=True)
+    hook = bundle.config["hooks"]["prestart"][0]
+    drop = ["capsh", "--drop=cap_sys_chroot", "--", "-c", 'exec "$0" "$@"', hook["path"]]
+    hook |= {"path": shutil.which("capsh"), "args": [*drop, *hook["args"][1:]]}
+
+    result = runc.run(bundle)
+
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert "the container's mount namespace can't be entered" in result.error
+
+
+def test_a_strict_umask_of_the_engine_closes_nothing(runc, bundles):
+    bundle = bundles(runc)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.config["process"]["user"] = {"uid": 1000, "gid": 1000}
+    bundle.args("/bin/sh", "-c", "cat /usr/lib64/libcuda.so.1 /etc/ld.so.cache | wc -c")
+    mask = os.umask(0o077)
+    try:
+        result = runc.start(bundle)
+    finally:
+        os.umask(mask)
+
+    assert int(result.stdout) > 1000
 
 
 @pytest.mark.parametrize("text", ["unknown-key = 1\n", "log-level = \n", "driver-root = 7\n"])

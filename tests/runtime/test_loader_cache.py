@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,3 +183,54 @@ def test_a_host_without_ldconfig(runc, bundles):
         error = runc.fail(bundle)
 
     assert "the host has no ldconfig" in error
+
+
+def test_an_ldconfig_that_waits_for_the_image_is_ended(runc, bundles):
+    """Its configuration is a FIFO that nobody writes: no container start may wait for that."""
+    bundle = bundles(runc)
+    bundle.put("/etc/ld.so.cache", b"damaged")
+    os.mkfifo(bundle.root / "etc/ld.so.conf")
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    error = runc.fail(bundle)
+
+    assert "ldconfig was ended by signal 14" in error
+
+
+def test_ldconfig_opens_no_device_of_the_image(runc, bundles):
+    bundle = bundles(runc)
+    bundle.put("/etc/ld.so.cache", b"damaged")
+    number = os.stat("/dev/zero").st_rdev  # endless, if it could be opened
+    os.mknod(bundle.root / "etc/ld.so.conf", 0o666 | stat.S_IFCHR, number)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    runc.start(bundle)
+
+    entries = ldcache.parse((bundle.root / "etc/ld.so.cache").read_bytes()).entries
+    assert "libcuda.so.1" in {entry.name for entry in entries}
+
+
+def test_what_ldconfig_says_stays_inside(runc, bundles):
+    bundle = bundles(runc)
+    bundle.put("/etc/ld.so.cache", b"damaged")
+    bundle.put("/usr/lib64/libevil\x1b[31m.so.1", b"\x7fELF, but no more")
+    hook = bundle.config["hooks"]["prestart"][0]
+    script = f'exec "$0" "$@" 2>{bundle.directory}/hook-stderr'
+    hook["args"] = ["sh", "-c", script, hook["path"], *hook["args"][1:]]
+    hook["path"] = "/bin/sh"
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    runc.start(bundle)
+
+    assert (bundle.directory / "hook-stderr").read_bytes() == b""
+
+
+def test_links_of_the_image_are_restored(runc, bundles):
+    bundle = bundles(runc)
+    bundle.link("/usr/lib64/libcuda.so.1", "mine.so")
+    (bundle.root / "etc").mkdir(exist_ok=True)
+    os.mkfifo(bundle.root / "etc/ld.so.cache")
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    assert "the image has a fifo at /etc/ld.so.cache" in runc.fail(bundle)
+    assert os.readlink(bundle.root / "usr/lib64/libcuda.so.1") == "mine.so"

@@ -20,11 +20,15 @@ def test_root_propagation(each_runtime, bundles, propagation):
 
 
 @pytest.mark.parametrize("destination", ["/usr/lib64", "/usr/bin"])
-def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, destination):
+def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, driver, destination):
     """Mounts below a volume with shared propagation would stay on the host for ever."""
     bundle = bundles(each_runtime)
     volume = bundle.directory / "volume"
     volume.mkdir()
+    for path in driver.directory.glob("root/usr/*/**/*.so.*"):
+        (volume / path.name).touch()
+    (volume / "nvidia-smi").touch()
+    names = {path.name for path in volume.iterdir()}
     each_runtime.view.run("mount", "--bind", volume, volume)
     try:
         bundle.config["linux"]["rootfsPropagation"] = "rshared"
@@ -40,27 +44,9 @@ def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, destinati
 
         assert each_runtime.view.mounts() == before
         assert "shared propagation" in error
-        assert list(volume.iterdir()) == []
+        assert {path.name for path in volume.iterdir()} == names
     finally:
         each_runtime.view.run("umount", "--recursive", volume)
-
-
-def test_a_private_volume_at_a_target_is_used(each_runtime, bundles):
-    bundle = bundles(each_runtime)
-    volume = bundle.directory / "volume"
-    volume.mkdir()
-    bundle.config["mounts"].append(
-        {
-            "destination": "/usr/lib64",
-            "type": "bind",
-            "source": str(volume),
-            "options": ["rbind", "rprivate"],
-        }
-    )
-    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
-    ask_everything(bundle)
-
-    assert_reaches(bundle, each_runtime.start(bundle), (1,), COMPUTE)
 
 
 def test_a_container_that_mounts_over_the_driver_does_not_reach_the_host(each_engine, bundles):

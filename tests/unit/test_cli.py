@@ -69,7 +69,7 @@ def invoke(*arguments: str) -> Result:
 
 def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "nvhook", *arguments],
+        [sys.executable, "-I", "-m", "nvhook", *arguments],
         cwd=ROOT,
         env={**os.environ, **variables},
         capture_output=True,
@@ -229,7 +229,7 @@ def test_operating_system_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bug_shows_no_traceback_unless_asked_for() -> None:
     script = "import nvhook.cli as c; c.main.callback = lambda: 1 / 0; c.run()"
-    command = [sys.executable, "-c", script, "config", "default"]
+    command = [sys.executable, "-I", "-c", script, "config", "default"]
     for debug, traceback in (("", False), ("1", True)):
         environment = {**os.environ, "NVHOOK_DEBUG": debug}
         done = subprocess.run(
@@ -309,7 +309,7 @@ loaded = [name for name in sys.modules if name.startswith(("nvhook.cli.", "rich"
 print(sorted(loaded), file=sys.stderr)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr == "['nvhook.cli.options']\n"
 

@@ -357,3 +357,20 @@ def test_random_merges_are_the_full_rebuild(
     for one, other in zip(found.entries, by_position, strict=True):
         assert compare(one.name.encode(), other.name.encode()) == 0
         assert one.flags == other.flags
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        (b"libcuda.so." + b"0" * 3900 + b"1", 1, "a name is too long"),
+        (b"libcuda.so.1", 60_000, "one name too often"),
+    ],
+)
+def test_a_cache_made_to_take_long_is_refused(name: bytes, rows: int, message: str) -> None:
+    """All equal in the loader's order: every comparison would have to look at all of them."""
+    first = 48 + 24 * rows
+    table = pack("<iIIIQ", 1, first, first, 0, 0) * rows
+    header = pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", rows, len(name) + 1, 2, 0)
+
+    with pytest.raises(FormatError, match=message):
+        splice(header + table + name + b"\0", DRIVER)

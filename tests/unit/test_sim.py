@@ -88,7 +88,7 @@ def test_every_library_of_the_machine_can_be_loaded(simulated: Path) -> None:
         for name, soname in zip(names, sonames, strict=True)
     ]
     done = subprocess.run(
-        [sys.executable, "-c", LOAD_ALL],
+        [sys.executable, "-I", "-c", LOAD_ALL],
         input="".join(lines),
         capture_output=True,
         text=True,

@@ -1,0 +1,74 @@
+"""Reading and attaching by descriptor, where the image is not what it seems."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvhook._native import call
+from nvhook.errors import ContainerError
+from nvhook.kernel import mounts
+from nvhook.kernel.rootfs import Rootfs
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, root_host: None) -> Iterator[Rootfs]:
+    (tmp_path / "etc").mkdir()
+    opened = Rootfs(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    yield opened
+    opened.close()
+
+
+def test_a_device_is_not_opened_to_find_out_that_it_is_one(rootfs, tmp_path):
+    """No driver has this number: if it were opened, the error would be another."""
+    os.mknod(tmp_path / "etc/ld.so.cache", stat.S_IFCHR | 0o666, os.makedev(254, 7777))
+
+    with pytest.raises(ContainerError, match="the image has a character device"):
+        rootfs.read("/etc/ld.so.cache", 100)
+
+
+@pytest.mark.parametrize("size", [101, 1 << 40])
+def test_no_more_is_read_than_the_limit(rootfs, tmp_path, size):
+    with (tmp_path / "etc/ld.so.cache").open("wb") as file:
+        file.truncate(size)
+
+    with pytest.raises(ContainerError, match="larger than 100 bytes"):
+        rootfs.read("/etc/ld.so.cache", 100)
+
+
+def test_up_to_the_limit_all_is_read(rootfs, tmp_path):
+    (tmp_path / "etc/ld.so.cache").write_bytes(b"x" * 100)
+
+    assert rootfs.read("/etc/ld.so.cache", 100) == b"x" * 100
+    assert rootfs.read("/etc/absent", 100) is None
+
+
+def test_files_of_the_kernel_are_not_read(root_host):
+    """Their size is no bound, and reading some of them changes the host."""
+    rootfs = Rootfs(os.open("/", os.O_PATH | os.O_DIRECTORY))
+    try:
+        with pytest.raises(ContainerError, match="leads into procfs"):
+            rootfs.read("/proc/kpageflags", 100)
+    finally:
+        rootfs.close()
+
+
+def test_a_shared_mount_is_refused_unless_there_is_nothing_to_mount(tmp_path, root_host):
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    ours.touch()
+    other.touch()
+    mount = mounts.clone(str(ours), ("ro",))
+    for path in (ours, other):
+        target = os.open(path, os.O_PATH)
+        shared = frozenset([call("mount_id", target)])
+        if path is ours:
+            assert mounts.attach(mount, target, shared, "/x") is False
+        else:
+            with pytest.raises(ContainerError, match="shared propagation"):
+                mounts.attach(mount, target, shared, "/x")
+        os.close(target)
+    os.close(mount)
