@@ -81,7 +81,7 @@ def test_the_launcher_runs_the_archive_unless_debugging(runc, bundles, place, de
     (copy / "bin").mkdir(parents=True)
     shutil.copytree(SITE / "nvhook", copy / "nvhook")
     (copy / "nvhook/hook.py").write_text("raise SystemExit(3)\n")
-    for backend in SITE.glob("_cffi_backend*"):
+    for backend in SITE.glob("_cffi_backend*.so"):
         shutil.copy(backend, copy)
     bundle = bundles(runc)
     shutil.copy(bundle.driver.launcher, copy / "bin")
