@@ -58,7 +58,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
 
-_PLACEHOLDER = "MODULES: tuple[tuple[str, bool, bytes], ...] = ()"
+_PLACEHOLDER = ("filled in by hot_archive",)
 
 
 def build(package: str) -> bytes:
@@ -75,13 +75,13 @@ def build(package: str) -> bytes:
     modules = []
     for name in _in_order({name: source for name, (_, source) in sources.items()}):
         is_package, source = sources[name]
-        modules.append((name, is_package, marshal.dumps(_compile(source, f"{name}.py"))))
-    start = _read(f"{package}/hot_start.py")
-    if start.count(_PLACEHOLDER) != 1:
+        modules.append((name, is_package, _compile(source, f"{name}.py")))
+    start = _compile(_read(f"{package}/hot_start.py"), "hot_start.py")
+    if start.co_consts.count(_PLACEHOLDER) != 1:
         raise ValueError("hot_start.py has no place for the modules")
-    code = _compile(start.replace(_PLACEHOLDER, f"MODULES = {tuple(modules)!r}"), "hot_start.py")
+    constants = [tuple(modules) if each == _PLACEHOLDER else each for each in start.co_consts]
     header = importlib.util.MAGIC_NUMBER + bytes(12)  # a script's time and size are not checked
-    return header + marshal.dumps(code)
+    return header + marshal.dumps(start.replace(co_consts=tuple(constants)))
 
 
 def _in_order(sources: dict[str, str]) -> list[str]:

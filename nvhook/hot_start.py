@@ -6,10 +6,13 @@ interpreter's own start.
 """
 
 import sys
-from marshal import loads
 
-# (name, is a package, marshalled code), every module after those it imports
-MODULES: tuple[tuple[str, bool, bytes], ...] = ()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+
+# (name, is a package, code), every module after those it imports
+MODULES: "tuple[tuple[str, bool, CodeType], ...]" = ("filled in by hot_archive",)  # type: ignore[assignment]
 
 
 def load(site: str) -> None:
@@ -25,7 +28,7 @@ def load(site: str) -> None:
             module.__path__ = [f"{site}/{name.replace('.', '/')}"]
         if parent:
             setattr(loaded[parent], tail, module)
-        exec(loads(code), module.__dict__)  # noqa: S102, S302 - our own code
+        exec(code, module.__dict__)  # noqa: S102 - our own
 
 
 def start() -> None:
