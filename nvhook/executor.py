@@ -249,7 +249,7 @@ class _Application:
     def _proc_target(self, path: str, required: bool) -> int | None:
         """Open a directory below /proc: nothing can be made there, it exists or it does not."""
         target = self.rootfs.existing(path)
-        if target is not None and call("filesystem_magic", target) != TMPFS_MAGIC:
+        if target is not None and not self._is_masked(path, target):
             return target
         self.closed.append(path + "/")
         if target is not None:
@@ -259,6 +259,18 @@ class _Application:
         else:
             self.notes.append(f"not masked: the container has no {path}")
         return None
+
+    def _is_masked(self, path: str, target: int) -> bool:
+        """Tell whether a tmpfs is mounted on the directory itself."""
+        if call("filesystem_magic", target) != TMPFS_MAGIC:
+            return False
+        parent = self.rootfs.existing(path.rpartition("/")[0])
+        if parent is None:
+            return False
+        try:
+            return call("mount_id", parent) != call("mount_id", target)
+        finally:
+            posix.close(parent)
 
     def _is_closed(self, path: str) -> bool:
         return any(path.startswith(prefix) for prefix in self.closed)
