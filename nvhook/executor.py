@@ -25,7 +25,8 @@ from nvhook.core.edits import (
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mountinfo, mounts
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import TMPFS_MAGIC, NoPlaceError, Rootfs
+from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
+from nvhook.kernel.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -44,6 +44,8 @@ MODULES = (
     "nvhook.kernel.mountinfo",
     "nvhook.kernel.mounts",
     "nvhook.kernel.process",
+    "nvhook.kernel.refusals",
+    "nvhook.kernel.replace",
     "nvhook.kernel.rootfs",
     "nvhook.loader_cache",
     "nvhook.log",

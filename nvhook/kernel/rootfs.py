@@ -11,6 +11,8 @@ import posix
 
 from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError
+from nvhook.kernel.refusals import failed, on_a_volume, refuse_kernel_filesystem, wrong_type
+from nvhook.kernel.replace import replace_file, replace_link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,39 +27,8 @@ _RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 # openat2 gives EAGAIN when a rename races with ".." or a link; a container could do that for ever.
 _RACE_RETRIES = 64
 
-PROC_MAGIC = 0x9FA0
-TMPFS_MAGIC = 0x01021994
-# Kernel interfaces: a link of the image may lead there, a mount or a file never.
-_KERNEL_FILESYSTEMS = {
-    PROC_MAGIC: "procfs",
-    0x62656572: "sysfs",
-    0x27E0EB: "cgroup",
-    0x63677270: "cgroup2",
-    0xCAFE4A11: "bpf",
-    0x64626720: "debugfs",
-    0x74726163: "tracefs",
-    0x73636673: "securityfs",
-    0x62656570: "configfs",
-    0xDE5E81E4: "efivarfs",
-    0x1CD1: "devpts",
-}
-
 # What nvh_mount_target may make.
 _MAKE_FILE, _MAKE_DIRECTORY, _MAKE_NOTHING = range(3)
-
-_TYPES = {
-    stat.S_IFREG: "regular file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "symbolic link",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFCHR: "character device",
-    stat.S_IFBLK: "block device",
-    stat.S_IFIFO: "fifo",
-}
-
-
-class NoPlaceError(ContainerError):
-    """What is missing can't be made where it belongs: a volume, or a read-only file system."""
 
 
 class _Directory:
@@ -156,17 +127,17 @@ class Rootfs:
         except SyscallError as error:
             if error.errno == errno.ENOENT:
                 return None
-            raise _failed("read", path, error) from error
+            raise failed("read", path, error) from error
         try:
             # Before it is really opened: opening a device does things, reading some of /proc too.
             mode = posix.fstat(place).st_mode
             if not stat.S_ISREG(mode):
-                raise _wrong_type(path, mode, "a regular file")
-            _refuse_kernel_filesystem(place, path)
+                raise wrong_type(path, mode, "a regular file")
+            refuse_kernel_filesystem(place, path)
             flags = posix.O_RDONLY | posix.O_CLOEXEC
             fd = posix.open(str(place), flags, dir_fd=self._fds)
         except OSError as error:
-            raise _failed("read", path, error) from error
+            raise failed("read", path, error) from error
         finally:
             posix.close(place)
         try:
@@ -174,7 +145,7 @@ class Rootfs:
             while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):
                 data += chunk
         except OSError as error:
-            raise _failed("read", path, error) from error
+            raise failed("read", path, error) from error
         finally:
             posix.close(fd)
         if len(data) > limit:
@@ -187,10 +158,10 @@ class Rootfs:
             fd = self._openat2(path, posix.O_PATH | posix.O_DIRECTORY)
         except SyscallError as error:
             if error.errno != errno.ENOENT:
-                raise _failed("open directory", path, error) from error
+                raise failed("open directory", path, error) from error
             fd = self._make_directory(path)
         try:
-            _refuse_kernel_filesystem(fd, path)
+            refuse_kernel_filesystem(fd, path)
         except ContainerError:
             posix.close(fd)
             raise
@@ -209,8 +180,8 @@ class Rootfs:
             fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
         except SyscallError as error:
             if error.errno == errno.ENOENT and parent.volume:
-                raise _on_a_volume(path) from error
-            raise _failed("create", path, error) from error
+                raise on_a_volume(path) from error
+            raise failed("create", path, error) from error
         if self._made[0]:
             self.created.append((parent.fd, name, directory))
             if self._empty < 0 and not directory:
@@ -218,7 +189,7 @@ class Rootfs:
         mode = self._mode[0]
         if not accept(mode):
             posix.close(fd)
-            raise _wrong_type(path, mode, "a directory" if directory else "a regular file")
+            raise wrong_type(path, mode, "a directory" if directory else "a regular file")
         return fd
 
     def symlink(self, path: str, target: str) -> bool:
@@ -232,15 +203,15 @@ class Rootfs:
             if old == target:
                 return False
             if parent.volume:
-                raise _on_a_volume(path)
+                raise on_a_volume(path)
             if old is None:
                 self._as_owner(parent, lambda: posix.symlink(target, name, dir_fd=parent.fd))
                 self.created.append((parent.fd, name, False))
             else:
-                self._as_owner(parent, lambda: _replace_link(parent.fd, name, target))
+                self._as_owner(parent, lambda: replace_link(parent.fd, name, target))
                 self._relinked.append((parent.fd, name, old))
         except OSError as error:
-            raise _failed("link", path, error) from error
+            raise failed("link", path, error) from error
         return True
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
@@ -250,24 +221,24 @@ class Rootfs:
         """
         parent, name = self._parent(path)
         if parent.volume:
-            raise _on_a_volume(path)
+            raise on_a_volume(path)
         try:
             try:
                 status = posix.stat(name, dir_fd=parent.fd, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
-                    raise _wrong_type(path, status.st_mode, "a regular file")
+                    raise wrong_type(path, status.st_mode, "a regular file")
             except FileNotFoundError:
                 self.created.append((parent.fd, name, False))
-            self._as_owner(parent, lambda: _replace_file(parent.fd, name, data, mode))
+            self._as_owner(parent, lambda: replace_file(parent.fd, name, data, mode))
         except OSError as error:
-            raise _failed("write", path, error) from error
+            raise failed("write", path, error) from error
 
     def take_back(self) -> None:
         """Remove everything made, and restore links; what is in use or has gone stays as it is."""
         while self._relinked:
             parent, name, target = self._relinked.pop()
             try:
-                _replace_link(parent, name, target)
+                replace_link(parent, name, target)
             except OSError:
                 pass
         while self.created:
@@ -301,14 +272,14 @@ class Rootfs:
     def _make_directory(self, path: str) -> int:
         parent, name = self._parent(path)
         if parent.volume:
-            raise _on_a_volume(path)
+            raise on_a_volume(path)
         try:
             self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent.fd))
             self.created.append((parent.fd, name, True))
             flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
             return posix.open(name, flags, dir_fd=parent.fd)
         except OSError as error:
-            raise _failed("create directory", path, error) from error
+            raise failed("create directory", path, error) from error
 
     def _as_owner(self, parent: _Directory, make: "Callable[[], T]") -> "T":
         """Create something with the rights and ids of the container's root.
@@ -343,7 +314,7 @@ class Rootfs:
             if error.errno != errno.EINVAL:
                 raise
             status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
-            raise _wrong_type(path, status.st_mode, "a symbolic link") from error
+            raise wrong_type(path, status.st_mode, "a symbolic link") from error
 
     def _openat2(self, path: str, flags: int) -> int:
         for _ in range(_RACE_RETRIES):
@@ -356,76 +327,3 @@ class Rootfs:
             f"{path} keeps changing while it is resolved",
             "something renames directories of the container's root at this moment",
         )
-
-
-def _temporary(parent: int) -> str:
-    """Return a free name for a file that is renamed at once; a killed run may have left one."""
-    name = f".nvhook-{posix.getpid()}"
-    try:
-        posix.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        pass
-    return name
-
-
-def _replace_link(parent: int, name: str, target: str) -> None:
-    temporary = _temporary(parent)
-    posix.symlink(target, temporary, dir_fd=parent)
-    try:
-        posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        posix.unlink(temporary, dir_fd=parent)
-        raise
-
-
-def _replace_file(parent: int, name: str, data: bytes, mode: int) -> None:
-    temporary = _temporary(parent)
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-    fd = posix.open(temporary, flags, mode, dir_fd=parent)
-    try:
-        posix.fchmod(fd, mode)
-        view = memoryview(data)
-        while view:
-            view = view[posix.write(fd, view) :]
-        posix.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        posix.unlink(temporary, dir_fd=parent)
-        raise
-    finally:
-        posix.close(fd)
-
-
-def _refuse_kernel_filesystem(fd: int, path: str) -> None:
-    magic = call("filesystem_magic", fd)
-    if magic in _KERNEL_FILESYSTEMS:
-        raise ContainerError(
-            f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
-            "the image or a volume redirects a driver path; nothing was changed there",
-        )
-
-
-def _on_a_volume(path: str) -> NoPlaceError:
-    return NoPlaceError(
-        f"{path} is on a volume of the host, where nvhook makes nothing",
-        "mount the volume elsewhere, or leave this directory to the image",
-    )
-
-
-def _failed(what: str, path: str, error: OSError) -> ContainerError:
-    hint = {
-        errno.EROFS: "a read-only volume or file system is mounted there",
-        errno.ELOOP: "the image has a link where a driver file goes",
-        errno.EEXIST: "the image has a dangling link where a driver file goes",
-        errno.ENOTDIR: "the image has a file where a directory goes",
-        errno.EBUSY: "it is a mount of its own: remove that volume",
-    }.get(error.errno or 0, "")
-    kind = NoPlaceError if error.errno == errno.EROFS else ContainerError
-    return kind(f"can't {what} {path} in the container: {error.strerror}", hint)
-
-
-def _wrong_type(path: str, mode: int, wanted: str) -> ContainerError:
-    found = _TYPES.get(stat.S_IFMT(mode), "special file")
-    return ContainerError(
-        f"the image has a {found} at {path}, where {wanted} is needed",
-        "remove it from the image: driver files come from the host",
-    )
