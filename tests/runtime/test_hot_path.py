@@ -83,6 +83,8 @@ def test_the_launcher_runs_the_archive_unless_debugging(runc, bundles, place, de
     (copy / "nvhook/hook.py").write_text("raise SystemExit(3)\n")
     for backend in SITE.glob("_cffi_backend*.so"):
         shutil.copy(backend, copy)
+    if sys.version_info < (3, 11):
+        shutil.copytree(SITE / "tomli", copy / "tomli")
     bundle = bundles(runc)
     shutil.copy(bundle.driver.launcher, copy / "bin")
     (copy / "bin/python3").symlink_to(Path(sys.executable).resolve())
