@@ -221,7 +221,7 @@ find_python() {
 copy_sources() {
 	mkdir "$1"
 	(cd "$here" && tar -cf - --exclude=__pycache__ --exclude='*.so' --exclude=nvhook/sim/bin \
-		pyproject.toml meson.build README.md nvhook) | tar -xof - -C "$1"
+		pyproject.toml meson.build README.md LICENSE nvhook) | tar -xof - -C "$1"
 }
 
 # One hash of everything the result depends on.
