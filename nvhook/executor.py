@@ -58,8 +58,8 @@ class Target:
             raise ContainerError("the container's root is the host's own root directory")
         with open("/proc/self/mountinfo", "rb") as file:
             host_mounts = file.read(mountinfo.MAX_BYTES)
-        self.rootfs = Rootfs(fd, self.process.root_ids(), host_mounts)
         table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
+        self.rootfs = Rootfs(fd, self.process.root_ids(), table, host_mounts)
         shared = mountinfo.parse(table, b" shared:")
         self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
 

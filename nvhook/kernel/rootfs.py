@@ -60,6 +60,7 @@ class Rootfs:
         "_host_mounts",
         "_made",
         "_mode",
+        "_mounts",
         "_relinked",
         "created",
         "fd",
@@ -69,14 +70,22 @@ class Rootfs:
     )
 
     def __init__(
-        self, fd: int, owner: tuple[int, int] | None = None, host_mounts: bytes = b""
+        self,
+        fd: int,
+        owner: tuple[int, int] | None = None,
+        mounts: bytes = b"",
+        host_mounts: bytes = b"",
     ) -> None:
-        """Take over a root's descriptor; host_mounts is the host's mountinfo."""
+        """Take over a root's descriptor; mounts is the container's mountinfo, the other the host's.
+
+        Without them every mount below the root counts as a volume of the host.
+        """
         self.fd = fd
         self.own_ids = (posix.geteuid(), posix.getegid())
         self.owner = owner or self.own_ids
         self.created: list[tuple[int, str, bool]] = []
         self.own_mounts = {call("mount_id", fd)}
+        self._mounts = mounts
         self._host_mounts = host_mounts
         # Held, because in the container's namespace /proc may be anything.
         self._fds = posix.open("/proc/self/fd", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
@@ -259,15 +268,22 @@ class Rootfs:
         parent = self._directories.get(head)
         if parent is None:
             fd = self.directory(head or "/")
-            ours = call("mount_id", fd) in self.own_mounts
-            volume = not ours and self._is_of_the_host(fd)
+            mount = call("mount_id", fd)
+            ours = mount in self.own_mounts
+            volume = not ours and self._is_of_the_host(mount)
             parent = self._directories[head] = _Directory(fd, ours, volume)
         return parent, name
 
-    def _is_of_the_host(self, fd: int) -> bool:
-        """Tell whether the host, too, has the file system mounted (not the container's tmpfs)."""
-        device = posix.fstat(fd).st_dev
-        return f" {posix.major(device)}:{posix.minor(device)} ".encode() in self._host_mounts
+    def _is_of_the_host(self, mount: int) -> bool:
+        """Tell whether the host, too, has the file system mounted (not the container's tmpfs).
+
+        By the number in mountinfo: btrfs gives its files another st_dev.
+        """
+        start = f"{mount} ".encode()
+        for line in self._mounts.split(b"\n"):
+            if line.startswith(start):
+                return b" " + line.split(b" ", 3)[2] + b" " in self._host_mounts
+        return True
 
     def _make_directory(self, path: str) -> int:
         parent, name = self._parent(path)

@@ -10,6 +10,7 @@ import pytest
 from nvhook._native import call
 from nvhook.errors import ContainerError
 from nvhook.kernel import mounts
+from nvhook.kernel.refusals import NoPlaceError
 from nvhook.kernel.rootfs import Rootfs
 
 pytestmark = pytest.mark.root
@@ -72,3 +73,27 @@ def test_a_shared_mount_is_refused_unless_there_is_nothing_to_mount(tmp_path, ro
                 mounts.attach(mount, target, shared, "/x")
         os.close(target)
     os.close(mount)
+
+
+@pytest.mark.parametrize("known_to_host", [True, False], ids=["volume", "own-tmpfs"])
+def test_whose_a_mount_is_tells_its_device_in_mountinfo(root_host, known_to_host):
+    """Not st_dev, which on btrfs is another number: here the table says so, too."""
+    mounts = Path("/proc/self/mountinfo").read_bytes()
+    line = [each for each in mounts.splitlines() if b" /dev/shm " in each][-1]
+    device = line.split(b" ")[2]
+    table = mounts.replace(line, line.replace(b" " + device + b" ", b" 0:99999 ", 1))
+    host = table if known_to_host else mounts
+    directory = Path("/dev/shm") / f"nvhook-test-{os.getpid()}"
+    rootfs = Rootfs(os.open("/", os.O_PATH | os.O_DIRECTORY), None, table, host)
+    try:
+        if known_to_host:
+            with pytest.raises(NoPlaceError, match="on a volume of the host"):
+                rootfs.mount_target(str(directory), stat.S_ISDIR, directory=True)
+            assert not directory.exists()
+        else:
+            os.close(rootfs.mount_target(str(directory), stat.S_ISDIR, directory=True))
+            assert directory.is_dir()
+            rootfs.take_back()
+            assert not directory.exists()
+    finally:
+        rootfs.close()
