@@ -10,6 +10,7 @@ import time
 
 from nvhook import state_file
 from nvhook.core.catalog import CAPABILITIES
+from nvhook.core.request import SWARM_PREFIX
 from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
-SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
 
 
 class Setting(Record):

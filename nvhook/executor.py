@@ -39,7 +39,7 @@ DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
 class Target:
     """A container to change: its process, its root, and which of its mounts reach the host."""
 
-    __slots__ = ("process", "rootfs", "shared")
+    __slots__ = ("host_mounts", "process", "rootfs", "shared")
 
     def __init__(self, pid: int, root_path: str) -> None:
         """Open a created container.
@@ -56,10 +56,10 @@ class Target:
         root, host = posix.fstat(fd), posix.stat("/")
         if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
             raise ContainerError("the container's root is the host's own root directory")
-        with open("/proc/self/mountinfo", "rb") as file:
-            host_mounts = file.read(mountinfo.MAX_BYTES)
+        # Once: on a node with thousands of mounts the kernel takes milliseconds to write it.
+        self.host_mounts = mountinfo.table()
         table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
-        self.rootfs = Rootfs(fd, self.process.root_ids(), table, host_mounts)
+        self.rootfs = Rootfs(fd, self.process.root_ids(), table, self.host_mounts)
         shared = mountinfo.parse(table, b" shared:")
         self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
 
@@ -74,7 +74,7 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
     if rules:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
-        cgroup = device_cgroup.find(target.process.pid)
+        cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
     sources = [(edit, _open_source(edit, log)) for edit in plan.edits]
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
@@ -83,8 +83,6 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
     work = _Application(target, machine)
     with target.process.mount_namespace():
         work.run(sources)
-    if work.error is not None:
-        raise work.error
     for note in work.notes:
         log.info(note)
     if work.unreadable_cache:
@@ -141,7 +139,6 @@ class _Application:
         self.shared = target.shared
         self.machine = machine
         self.doing = ""
-        self.error: NvhookError | None = None
         self.notes: list[str] = []
         self.unreadable_cache = ""
         self.mounted: list[str] = []
@@ -152,7 +149,10 @@ class _Application:
         self.closed: list[str] = []
 
     def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
-        """Apply edits with what they bring from the host; on failure take all back, set error."""
+        """Apply edits with what they bring from the host; on failure take all back.
+
+        Raises: NvhookError.
+        """
         complete = False
         try:
             for edit, source in sources:
@@ -166,10 +166,10 @@ class _Application:
                 if isinstance(edit, LdCacheUpdate):
                     self._update_cache(edit)
             complete = True
-        except NvhookError as error:
-            self.error = error
         except OSError as error:
-            self.error = ContainerError(f"can't {self.doing} in the container: {error.strerror}")
+            raise ContainerError(
+                f"can't {self.doing} in the container: {error.strerror}"
+            ) from error
         finally:
             if not complete:
                 self.undo()

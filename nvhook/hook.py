@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 STAGES = ("prestart", "createRuntime")
 USAGE = "usage: nvhook hook prestart|createRuntime [--config FILE] < state.json"
-_STATE_LIMIT = 16 << 20
 _REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the hook's env"
 
 
@@ -81,9 +80,9 @@ def _run(config_path: str | None, log: Log) -> None:
     from nvhook import config as configuration
     from nvhook import pipeline
     from nvhook.core.request import from_container, may_ask
-    from nvhook.formats.oci import parse_state
+    from nvhook.formats.oci import MAX_STATE, parse_state
 
-    state = parse_state(_read_state())
+    state = parse_state(_read_state(MAX_STATE))
     log.bind(container=state.id)
     container = pipeline.read_container(state.bundle)
     try:
@@ -115,15 +114,11 @@ def _run(config_path: str | None, log: Log) -> None:
     )
 
 
-def _read_state() -> bytes:
-    chunks = []
-    room = _STATE_LIMIT
-    while chunk := posix.read(0, 1 << 16):
-        chunks.append(chunk)
-        room -= len(chunk)
-        if room < 0:
-            raise FormatError(f"state is longer than {_STATE_LIMIT} bytes")
-    data = b"".join(chunks)
+def _read_state(limit: int) -> bytes:
+    """Return what is on standard input, at most a byte more than the parser's limit."""
+    data = b""
+    while len(data) <= limit and (chunk := posix.read(0, limit + 1 - len(data))):
+        data += chunk
     if not data.strip():
         raise FormatError(
             "state is empty: the runtime wrote nothing on standard input",

@@ -20,8 +20,8 @@ def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: st
     Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
         ContainerError if the container's files can't be replaced.
     """
-    _extend_musl_path(rootfs, libraries, machine)
     data = rootfs.read(LD_SO_CACHE, ldcache.MAX_BYTES) or b""
+    _extend_musl_path(rootfs, libraries, machine)
     spelled = _spelling(rootfs, data)
     additions = [
         (library.name, spelled(library.container_path), library.flags) for library in libraries

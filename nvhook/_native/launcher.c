@@ -23,8 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A state is a few KB; Python refuses what is longer than its own limit of 16 MiB. */
-#define STATE_LIMIT ((size_t)(16 << 20) + 1)
+/* A state is a few KB; Python refuses what is longer than its limit of 1 MiB (formats/oci.py). */
+#define STATE_LIMIT ((size_t)(1 << 20) + 1)
 
 static const char compat_hook[] = "nvidia-container-runtime-hook";
 

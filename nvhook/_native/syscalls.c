@@ -103,14 +103,19 @@ static int make_file(int dirfd, const char *name, int empty)
 	return mknodat(dirfd, name, S_IFREG | 0644, 0);
 }
 
-/* A detached copy of a directory with everything mounted below it, attributes added to each mount. */
-int nvh_clone_tree(int dirfd, uint64_t set)
+/*
+ * A detached copy of a directory with everything mounted below it. Each mount gets the attributes set,
+ * and all but the topmost those in below, too.
+ */
+int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below)
 {
 	int fd = (int)syscall(SYS_open_tree, dirfd, "",
 			      AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
 	if (fd < 0)
 		return -errno;
-	int error = nvh_mount_setattr(fd, AT_RECURSIVE, set, 0, 0);
+	int error = nvh_mount_setattr(fd, AT_RECURSIVE, set | below, 0, 0);
+	if (error == 0)
+		error = nvh_mount_setattr(fd, 0, 0, below, 0);
 	if (error < 0) {
 		close(fd);
 		return error;

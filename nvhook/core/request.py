@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 ALL = ("all",)
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 
 # One variable can't be longer in a process's environment (MAX_ARG_STRLEN, Linux).
@@ -102,7 +103,7 @@ def from_container(
 def may_ask(container: "Container") -> bool:
     """Tell whether some configuration could make this a GPU container."""
     env = container.env
-    if any(name.startswith("DOCKER_RESOURCE") for name in env):
+    if any(name.startswith(SWARM_PREFIX) for name in env):
         return True
     if any(DEVICE_MOUNTS in destination for _, destination in container.mounts):
         return True

@@ -3,13 +3,12 @@
 Source: nvidia-container-stack reference, section 1.2 (accepted forms) and appendix G.
 """
 
-from nvhook.errors import HostError, RequestError, UnsupportedError
+from nvhook.errors import FormatError, HostError, RequestError, UnsupportedError
+from nvhook.formats.proc_driver import parse_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.inventory import Gpu, Inventory
-
-_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
@@ -71,15 +70,11 @@ def _is_cdi(name: str) -> bool:
 
 
 def _pci_bus_id(name: str) -> tuple[int, ...] | None:
-    """Return (domain, bus, device, function) of ``[domain:]bus:device.function``, hexadecimal."""
-    address, dot, function = name.rpartition(".")
-    fields = address.split(":")
-    if not dot or len(fields) not in {2, 3}:
+    """Return (domain, bus, device, function) of ``[domain:]bus:device.function``."""
+    try:
+        return parse_bus_id(name if name.count(":") == 2 else f"0000:{name}")
+    except FormatError:
         return None
-    numbers = (*fields, function) if len(fields) == 3 else ("0", *fields, function)
-    if not all(0 < len(number) <= 8 and _HEX.issuperset(number) for number in numbers):
-        return None
-    return tuple([int(number, 16) for number in numbers])
 
 
 def _describe(gpus: "tuple[Gpu, ...]") -> str:

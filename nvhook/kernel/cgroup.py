@@ -88,13 +88,14 @@ class DeviceCgroup:
         self.close()
 
 
-def find(pid: int, proc: str = "/proc") -> DeviceCgroup:
-    """Open the device cgroup of a process.
+def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> DeviceCgroup:
+    """Open the device cgroup of a process; host_mounts is the caller's mountinfo, if it has it.
 
     Raises: HostError if no hierarchy is mounted; ContainerError if the process's directory can't be
     reached; FormatError.
     """
-    mounts = mountinfo.read(proc, containing=b" - cgroup")
+    table = mountinfo.table(proc) if host_mounts is None else host_mounts
+    mounts = mountinfo.parse(table, b" - cgroup")
     v1 = [each for each in mounts if each.fs_type == "cgroup" and "devices" in each.super_options]
     v2 = [each for each in mounts if each.fs_type == "cgroup2"]
     theirs, ours = memberships(proc, pid), memberships(proc, "self")

@@ -71,6 +71,14 @@ def read(
 
     Raises: FormatError; ContainerError if the process has gone.
     """
+    return parse(table(proc, pid), containing)
+
+
+def table(proc: str = "/proc", pid: int | str = "self") -> bytes:
+    """Return a process's mountinfo as it is.
+
+    Raises: FormatError if it is too large; ContainerError if the process has gone.
+    """
     path = f"{proc}/{pid}/mountinfo"
     try:
         with open(path, "rb") as file:
@@ -80,7 +88,7 @@ def read(
         raise ContainerError(f"can't read {path}: {error.strerror}", hint) from error
     if len(data) > MAX_BYTES:
         raise FormatError(f"{path} is larger than {MAX_BYTES} bytes")
-    return parse(data, containing)
+    return data
 
 
 def unescape(field: bytes) -> bytes:

@@ -21,6 +21,15 @@ def clone(path: str, options: tuple[str, ...]) -> int:
     return call("clone_mount", path.encode(), wanted, _ALL & ~wanted, MS_PRIVATE)
 
 
+def clone_tree(root: int) -> int:
+    """Return a detached copy of a root with all its mounts, where no device can be opened.
+
+    Only the root's own mount can be written: below it are volumes of the host, too.
+    Raises: SyscallError.
+    """
+    return call("clone_tree", root, _attributes(("nosuid", "nodev")), _attributes(("ro",)))
+
+
 def tmpfs(mode: str = "0555", size: str = "64k") -> int:
     """Return a detached, empty, writable tmpfs (nosuid, nodev, noexec)."""
     return call("tmpfs", mode.encode(), size.encode())

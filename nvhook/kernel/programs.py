@@ -78,6 +78,8 @@ def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
 def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
     """Make sure that no directory above denies what the rules allow: all programs must agree.
 
+    A program that can't be read or followed is left to the kernel's judgement.
+
     Raises: ContainerError.
     """
     own, _ = attached(cgroup)
@@ -91,16 +93,17 @@ def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
             continue
         try:
             decoded = bpf.decode(instructions(program))
+            denied = [rule for rule in rules if not bpf.run(decoded, rule)]
+        except UnsupportedError:
+            continue
         finally:
             posix.close(program)
-        for rule in rules:
-            if not bpf.run(decoded, rule):
-                kind, major, minor, access = rule
-                raise ContainerError(
-                    f"a cgroup above the container's denies the device {kind} {major}:{minor} "
-                    f"{access} (program {number})",
-                    "allow it there first: systemctl set-property SLICE DeviceAllow=...",
-                )
+        for kind, major, minor, access in denied:
+            raise ContainerError(
+                f"a cgroup above the container's denies the device {kind} {major}:{minor} "
+                f"{access} (program {number})",
+                "allow it there first: systemctl set-property SLICE DeviceAllow=...",
+            )
 
 
 class ProgramGoneError(ContainerError):

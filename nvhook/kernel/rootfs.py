@@ -90,7 +90,7 @@ class Rootfs:
         # Held, because in the container's namespace /proc may be anything.
         self._fds = posix.open("/proc/self/fd", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         self._directories: dict[str, _Directory] = {}
-        self._relinked: list[tuple[int, str, str]] = []
+        self._relinked: list[tuple[_Directory, str, str]] = []
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
         self._empty = -1  # the first file made: later ones are links to it
@@ -218,7 +218,7 @@ class Rootfs:
                 self.created.append((parent.fd, name, False))
             else:
                 self._as_owner(parent, lambda: replace_link(parent.fd, name, target))
-                self._relinked.append((parent.fd, name, old))
+                self._relinked.append((parent, name, old))
         except OSError as error:
             raise failed("link", path, error) from error
         return True
@@ -228,9 +228,7 @@ class Rootfs:
 
         Raises: ContainerError if something that is not a regular file is there; NoPlaceError.
         """
-        parent, name = self._parent(path)
-        if parent.volume:
-            raise on_a_volume(path)
+        parent, name = self._own_parent(path)
         try:
             try:
                 status = posix.stat(name, dir_fd=parent.fd, follow_symlinks=False)
@@ -245,11 +243,7 @@ class Rootfs:
     def take_back(self) -> None:
         """Remove everything made, and restore links; what is in use or has gone stays as it is."""
         while self._relinked:
-            parent, name, target = self._relinked.pop()
-            try:
-                replace_link(parent, name, target)
-            except OSError:
-                pass
+            self._restore_link(*self._relinked.pop())
         while self.created:
             parent, name, is_directory = self.created.pop()
             try:
@@ -259,6 +253,12 @@ class Rootfs:
                     posix.unlink(name, dir_fd=parent)
             except OSError:
                 pass
+
+    def _restore_link(self, parent: _Directory, name: str, target: str) -> None:
+        try:
+            self._as_owner(parent, lambda: replace_link(parent.fd, name, target))
+        except OSError:
+            pass
 
     def _parent(self, path: str) -> "tuple[_Directory, str]":
         """Return the directory of a path (made if need be, kept open for the next) and its name."""
@@ -274,6 +274,20 @@ class Rootfs:
             parent = self._directories[head] = _Directory(fd, ours, volume)
         return parent, name
 
+    def _own_parent(self, path: str) -> "tuple[_Directory, str]":
+        """Return what _parent does; raise NoPlaceError where nothing may be made or replaced."""
+        parent, name = self._parent(path)
+        if parent.volume:
+            raise on_a_volume(path)
+        return parent, name
+
+    def make_parent(self, path: str) -> None:
+        """Make the directory of a file that something else will write there.
+
+        Raises: ContainerError; NoPlaceError.
+        """
+        self._own_parent(path)
+
     def _is_of_the_host(self, mount: int) -> bool:
         """Tell whether the host, too, has the file system mounted (not the container's tmpfs).
 
@@ -286,9 +300,7 @@ class Rootfs:
         return True
 
     def _make_directory(self, path: str) -> int:
-        parent, name = self._parent(path)
-        if parent.volume:
-            raise on_a_volume(path)
+        parent, name = self._own_parent(path)
         try:
             self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent.fd))
             self.created.append((parent.fd, name, True))

@@ -2,8 +2,8 @@
 
 It reads files the image controls, so it runs from a sealed copy (the container can't reach the
 host's binary through /proc/PID/exe), chrooted into a copy of the container's mounts in which no
-device can be opened, without capabilities, with a system call allow-list and a deadline. The
-container's own ldconfig is never run.
+device can be opened and no volume written, without capabilities, with a system call allow-list and
+a deadline. The container's own ldconfig is never run.
 """
 
 import fcntl
@@ -15,6 +15,7 @@ import prctl
 
 from nvhook._native import call
 from nvhook.errors import ContainerError, HostError
+from nvhook.kernel import mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 # Debian and Ubuntu: ldconfig is a shell script around ldconfig.real on some versions.
 _CANDIDATES = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/sbin/ldconfig")
+_CACHE = "/etc/ld.so.cache"
 _SECONDS = 10
 _ADDRESS_SPACE = 2 << 30
 _FILE_SIZE = 64 << 20
 _LAST_CAP = 40
 _FAILED = 71
-_NOSUID, _NODEV = 0x2, 0x4  # MOUNT_ATTR_*
 
 
 def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...]) -> None:
@@ -40,7 +41,7 @@ def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...])
     """
     program = _sealed_ldconfig()
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    rootfs.directory("/etc")
+    rootfs.make_parent(_CACHE)
     child = os.fork()
     if child == 0:
         try:
@@ -89,7 +90,7 @@ def _sealed_ldconfig() -> int:
 
 
 def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...]) -> "NoReturn":
-    os.fchdir(call("clone_tree", rootfs.fd, _NODEV | _NOSUID))
+    os.fchdir(mounts.clone_tree(rootfs.fd))
     os.chroot(".")
     os.chdir("/")
     limits = {
@@ -109,5 +110,5 @@ def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...
     os.setresuid(uid, uid, uid)
     prctl.set_no_new_privs(1)
     call("seccomp_ldconfig")
-    arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache", "-X", *directories]
+    arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", _CACHE, "-X", *directories]
     os.execve(program, arguments, {})  # noqa: S606 - no shell is the point

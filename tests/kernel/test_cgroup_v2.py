@@ -256,6 +256,20 @@ def test_a_denial_above_is_an_error_before_anything_is_swapped(directory, proces
         os.close(below.fd)
 
 
+def test_a_program_above_that_is_not_understood_is_the_kernels_to_judge(directory, process_in):
+    stack_store = struct.pack("<BBhi", 0x62, 10, -4, 0) + ALLOW_ALL
+    above = directory.attach(stack_store)
+    path = directory.path / "sub"
+    below = Directory(path, process_in(path))
+    try:
+        below.attach(DENY_ALL)
+        programs.allow(below.fd, tuple(GPU))
+        assert [bpf.split(p) for p in below.programs().values()] == [(tuple(GPU), DENY_ALL)]
+        assert list(directory.programs()) == [above]
+    finally:
+        os.close(below.fd)
+
+
 def test_nothing_is_swapped_if_one_program_can_not_be_patched(directory):
     stack_store = struct.pack("<BBhi", 0x62, 10, -4, 0) + ALLOW_ALL
     directory.attach(DENY_ALL)

@@ -16,7 +16,7 @@ from nvhook.sim.machine import gpu_uuid
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run pytest as root"),
+    pytest.mark.usefixtures("root_host"),
 ]
 
 REPOSITORY = Path(__file__).parents[2]

@@ -51,7 +51,8 @@ def _refused(
         ('{"id": "x", "pid": "99", "bundle": "/"}', ("pid is not a process number",)),
         ("\0" * 4096, ("state",)),
         ("[" * 100_000, ("state",)),
-        ("x" * (17 << 20), ("longer than",)),
+        ("x" * (17 << 20), ("state is larger than 1048576 bytes",)),
+        (" " * (1 << 20) + "{}", ("state is larger than 1048576 bytes",)),
     ],
     ids=[
         "empty",
@@ -65,6 +66,7 @@ def _refused(
         "zeros",
         "nested",
         "17-MiB",
+        "over-1-MiB",
     ],
 )
 def test_a_broken_state(bundles, runc, text, words):

@@ -144,3 +144,26 @@ def test_a_tmpfs_of_the_container_is_its_own(each_runtime, bundles):
     result = each_runtime.start(bundle)
 
     assert result.stdout.split() == ["/run/nvidia-persistenced/socket", "/usr/lib64/libcuda.so.1"]
+
+
+@pytest.mark.parametrize("place_of", ["/etc", "/var/cache"])
+def test_ldconfig_writes_nothing_on_a_volume(runc, bundles, volume, place_of):
+    """A cache nvhook can't read makes ldconfig run, which knows nothing of volumes."""
+    (volume / "ldconfig").mkdir()
+    bundle = bundles(runc)
+    if place_of == "/etc":
+        (volume / "ld.so.cache").write_bytes(b"damaged, and the host's")
+    else:
+        bundle.put("/etc/ld.so.cache", b"damaged")
+    bind(bundle, volume, place_of)
+    before = contents(volume)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    result = runc.run(bundle)
+
+    assert contents(volume) == before
+    if place_of == "/etc":
+        assert result.returncode != 0
+        assert "/etc/ld.so.cache is on a volume of the host" in result.error
+    else:
+        assert result.returncode == 0, result.log
