@@ -112,7 +112,34 @@ def _read(path: str) -> str:
 
 
 def _compile(source: str, name: str) -> "CodeType":
-    return compile(source, name, "exec", dont_inherit=True, optimize=2)
+    """Compile without what only a reader needs: docstrings, annotations, line numbers.
+
+    A third of the file, and half a millisecond. NVHOOK_DEBUG=1 runs the modules themselves.
+    """
+    tree = ast.fix_missing_locations(_WithoutAnnotations().visit(ast.parse(source)))
+    return _without_lines(compile(tree, name, "exec", dont_inherit=True, optimize=2))
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        plain = ast.Assign([node.target], node.value) if node.value else ast.Pass()
+        return ast.copy_location(plain, node)
+
+
+def _without_lines(code: "CodeType") -> "CodeType":
+    constants = [
+        _without_lines(each) if isinstance(each, type(code)) else each for each in code.co_consts
+    ]
+    return code.replace(co_linetable=b"", co_consts=tuple(constants))
 
 
 if __name__ == "__main__":

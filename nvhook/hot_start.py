@@ -7,6 +7,8 @@ interpreter's own start.
 
 import gc
 import sys
+from _frozen_importlib import ModuleSpec
+from _imp import create_dynamic, exec_dynamic, extension_suffixes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,14 @@ if TYPE_CHECKING:
 
 # (name, is a package, code), every module after those it imports
 MODULES: "tuple[tuple[str, bool, CodeType], ...]" = ("filled in by hot_archive",)  # type: ignore[assignment]
+
+
+# Compiled modules, and where they are usually found: in the package's site, or among Python's own.
+EXTENSIONS = (
+    ("_cffi_backend", "{site}/_cffi_backend{suffix}"),
+    ("nvhook._native._syscalls", "{site}/nvhook/_native/_syscalls.abi3.so"),
+    ("_json", "{python}/_json{suffix}"),
+)
 
 
 def load(site: str) -> None:
@@ -32,9 +42,27 @@ def load(site: str) -> None:
         exec(code, module.__dict__)  # noqa: S102 - our own
 
 
+def load_extensions(site: str) -> None:
+    """Load compiled modules from where they should be, without a search of every directory.
+
+    What is not there, or built in, is imported as usual by the module that needs it.
+    """
+    suffix = extension_suffixes()[0]
+    python = next((path for path in sys.path if path.endswith("/lib-dynload")), "")
+    for name, pattern in EXTENSIONS:
+        file = pattern.format(site=site, suffix=suffix, python=python)
+        try:
+            module = create_dynamic(ModuleSpec(name, None, origin=file))
+        except ImportError:
+            continue
+        exec_dynamic(module)
+        sys.modules[name] = module
+
+
 def start() -> None:
     """Run the hook: argv is this file, the directory of the package, ``hook``, its arguments."""
     gc.disable()  # 20 ms of life make no garbage worth looking for
+    load_extensions(sys.argv[1])
     load(sys.argv[1])
     loaded = sys.modules["nvhook.hook"]
     loaded.main(sys.argv[2:])
