@@ -34,14 +34,16 @@ _MAKE_FILE, _MAKE_DIRECTORY, _MAKE_NOTHING = range(3)
 class _Directory:
     """An open directory of the container, and whose it is.
 
-    ``ours``: on the root's own mount, or one of nvhook's. ``volume``: on a mount of something the
-    host has, too: whatever is made there is made on the host.
+    ``mount`` is the id of the mount it is on. ``ours``: that is the root's own, or one of nvhook's.
+    ``volume``: on a mount of something the host has, too: whatever is made there is made on the
+    host.
     """
 
-    __slots__ = ("fd", "ours", "volume")
+    __slots__ = ("fd", "mount", "ours", "volume")
 
-    def __init__(self, fd: int, ours: bool, volume: bool) -> None:
+    def __init__(self, fd: int, mount: int, ours: bool, volume: bool) -> None:
         self.fd = fd
+        self.mount = mount
         self.ours = ours
         self.volume = volume
 
@@ -93,16 +95,16 @@ class Rootfs:
         self._relinked: list[tuple[_Directory, str, str]] = []
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
-        self._empty = -1  # the first file made: later ones are links to it
+        # By mount id, the first file made there: later ones are links to it.
+        self._empty: dict[int, int] = {}
 
     def close(self) -> None:
         """Close every descriptor, the root's too."""
         for directory in self._directories.values():
             posix.close(directory.fd)
         self._directories.clear()
-        for fd in (self._empty, self._fds, self.fd):
-            if fd >= 0:
-                posix.close(fd)
+        for fd in (*self._empty.values(), self._fds, self.fd):
+            posix.close(fd)
 
     def has(self, path: str) -> bool:
         """Tell whether something exists at path (links followed inside the root)."""
@@ -184,7 +186,8 @@ class Rootfs:
         """
         parent, name = self._parent(path)
         kind = _MAKE_NOTHING if parent.volume else _MAKE_DIRECTORY if directory else _MAKE_FILE
-        arguments = parent.fd, name.encode(), kind, self._empty, self._mode, self._made
+        empty = self._empty.get(parent.mount, -1)
+        arguments = parent.fd, name.encode(), kind, empty, self._mode, self._made
         try:
             fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
         except SyscallError as error:
@@ -193,8 +196,8 @@ class Rootfs:
             raise failed("create", path, error) from error
         if self._made[0]:
             self.created.append((parent.fd, name, directory))
-            if self._empty < 0 and not directory:
-                self._empty = posix.dup(fd)
+            if empty < 0 and not directory:
+                self._empty[parent.mount] = posix.dup(fd)
         mode = self._mode[0]
         if not accept(mode):
             posix.close(fd)
@@ -271,7 +274,7 @@ class Rootfs:
             mount = call("mount_id", fd)
             ours = mount in self.own_mounts
             volume = not ours and self._is_of_the_host(mount)
-            parent = self._directories[head] = _Directory(fd, ours, volume)
+            parent = self._directories[head] = _Directory(fd, mount, ours, volume)
         return parent, name
 
     def _own_parent(self, path: str) -> "tuple[_Directory, str]":

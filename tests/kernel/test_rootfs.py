@@ -97,3 +97,19 @@ def test_whose_a_mount_is_tells_its_device_in_mountinfo(root_host, known_to_host
             assert not directory.exists()
     finally:
         rootfs.close()
+
+
+def test_mount_points_are_links_to_one_file_on_each_mount(tmp_path, root_host):
+    """Across mounts the kernel refuses a link; a file made anew costs several times as much."""
+    table = Path("/proc/self/mountinfo").read_bytes()
+    other = Path("/dev/shm") / f"nvhook-test-{os.getpid()}"
+    rootfs = Rootfs(os.open("/", os.O_PATH | os.O_DIRECTORY), None, table, b"")
+    places = [directory / name for directory in (tmp_path, other) for name in "abc"]
+    try:
+        for place in places:
+            os.close(rootfs.mount_target(str(place), stat.S_ISREG, directory=False))
+        assert len({(place.stat().st_dev, place.stat().st_ino) for place in places}) == 2
+    finally:
+        rootfs.take_back()
+        rootfs.close()
+    assert not other.exists()
