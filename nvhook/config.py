@@ -1,4 +1,7 @@
-"""nvhook's own configuration: one flat TOML file, every setting with a default.
+"""nvhook's own configuration: one TOML file, every setting with a default.
+
+A dot in a setting's key is TOML's: ``handler.mounts = ...``, or ``mounts = ...`` below
+``[handler]``.
 
 The TOML parser is slow to import (15 ms and more), so what a file says is remembered in nvhook's
 state directory until the file changes.
@@ -10,6 +13,7 @@ import time
 
 from nvhook import state_file
 from nvhook.core.catalog import CAPABILITIES
+from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.request import SWARM_PREFIX
 from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
@@ -25,7 +29,10 @@ MAX_SIZE = 1 << 20
 
 
 class Setting(Record):
-    """One key of the file; ``kind`` is path, file, level, flag, names or capabilities."""
+    """One key of the file.
+
+    ``kind`` is path, file, level, side, flag, names, programs or capabilities.
+    """
 
     __slots__ = ("default", "doc", "key", "kind")
 
@@ -38,7 +45,7 @@ class Setting(Record):
     @property
     def attribute(self) -> str:
         """Return the name of the setting in Config."""
-        return self.key.replace("-", "_")
+        return self.key.replace("-", "_").replace(".", "_")
 
 
 SETTINGS = (
@@ -62,6 +69,12 @@ SETTINGS = (
         "let containers ask by mounts below /var/run/nvidia-container-devices",
     ),
     Setting(
+        "accept-cdi-annotations",
+        "flag",
+        True,
+        "let containers ask with CDI names in annotations cdi.k8s.io/...",
+    ),
+    Setting(
         "supported-driver-capabilities",
         "capabilities",
         CAPABILITIES,
@@ -74,6 +87,19 @@ SETTINGS = (
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
     Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
+    # The launcher reads this one, too: on one line, in this form.
+    Setting(
+        "handler.runtimes",
+        "programs",
+        ("runc", "crun"),
+        "the OCI runtimes nvhook-runtime stands in front of: the first one found is used",
+    ),
+    Setting(
+        "handler.mounts",
+        "side",
+        MOUNTS_BY_HOOK,
+        "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
+    ),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
@@ -83,11 +109,14 @@ class Config(Record):
 
     __slots__ = tuple([setting.attribute for setting in SETTINGS])
 
+    accept_cdi_annotations: bool
     accept_envvar_when_unprivileged: bool
     accept_volume_mounts: bool
     dev_root: str
     device_rules: bool
     driver_root: str
+    handler_mounts: str
+    handler_runtimes: tuple[str, ...]
     log_level: str
     log_path: str
     proc_root: str
@@ -197,6 +226,7 @@ def _parse(name: str, data: bytes) -> dict[str, object]:
         raise ConfigError(f"{name}: {text[:1].lower()}{text[1:]}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply") from None
+    document = _flat(document)
     for key in document:
         if key not in _BY_KEY:
             raise ConfigError(f"{_where(name, data, key)}: unknown key {key}", _suggest(key))
@@ -206,11 +236,33 @@ def _parse(name: str, data: bytes) -> dict[str, object]:
     return document
 
 
+def _flat(document: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """Return the values by dotted key."""
+    values = {}
+    for key, value in document.items():
+        table = f"{prefix}{key}."
+        if isinstance(value, dict) and any(known.startswith(table) for known in _BY_KEY):
+            values.update(_flat(value, table))
+        else:
+            values[prefix + key] = value
+    return values
+
+
 def _where(name: str, data: bytes, key: str) -> str:
+    """Return the file and, where it can be told, the line a key stands on."""
+    table = ""
     for number, line in enumerate(data.decode().splitlines(), 1):
-        first = line.lstrip(" \t[\"'")
-        if first.startswith(key) and first[len(key) :].lstrip(" \t\"'")[:1] in {"=", ".", "]"}:
-            return f"{name} line {number}"
+        first = line.strip(" \t\"'")
+        if first.startswith("["):
+            table = first.strip("[] \t\"'") + "."
+            if key == table[:-1]:
+                return f"{name} line {number}"
+        for spelled in (key, key.removeprefix(table)):
+            if first.startswith(spelled) and first[len(spelled) :].lstrip(" \t\"'")[:1] in {
+                "=",
+                ".",
+            }:
+                return f"{name} line {number}"
     return name
 
 
@@ -239,6 +291,8 @@ def _convert(setting: Setting, value: object) -> object:
         return value if isinstance(value, bool) else None
     if setting.kind == "level":
         return value if value in LEVELS else None
+    if setting.kind == "side":
+        return value if value in (MOUNTS_BY_HOOK, MOUNTS_IN_SPEC) else None
     if setting.kind in {"path", "file"}:
         return _path(value, setting.kind == "file")
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -246,6 +300,9 @@ def _convert(setting: Setting, value: object) -> object:
     if setting.kind == "names":
         # The launcher decides by this prefix whether a container can be about a GPU at all.
         return tuple(value) if all(item.startswith(SWARM_PREFIX) for item in value) else None
+    if setting.kind == "programs":
+        good = value and all(item and not item.isspace() and "\0" not in item for item in value)
+        return tuple(value) if good else None
     if "all" in value:
         return CAPABILITIES
     return tuple(sorted(set(value))) if set(value).issubset(CAPABILITIES) else None
@@ -266,5 +323,7 @@ def _wanted(setting: Setting) -> str:
         "path": "an absolute path",
         "file": "an absolute path, or empty",
         "names": f"a list of names that begin with {SWARM_PREFIX}",
+        "programs": "a list of at least one name or absolute path",
+        "side": f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}",
         "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),
     }[setting.kind]

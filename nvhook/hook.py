@@ -8,7 +8,7 @@ Only these two stages: later ones run with the image's environment on some runti
 import posix
 import sys
 
-from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
+from nvhook.errors import ConfigError, FormatError, NvhookError, UnsupportedError, one_line
 from nvhook.log import Log
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STAGES = ("prestart", "createRuntime")
 USAGE = "usage: nvhook hook prestart|createRuntime [--config FILE] < state.json"
+DELEGATED, CDI = "--delegated", "--cdi"
 _REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the hook's env"
 
 
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> "NoReturn":
 
 def _main(arguments: list[str]) -> int:
     try:
-        config_path = _parse(arguments)
+        options = _Options(arguments)
     except ValueError as error:
         print(f"nvhook: {error} (hint: {USAGE})", file=sys.stderr)
         return 2
@@ -37,7 +38,7 @@ def _main(arguments: list[str]) -> int:
     log = Log()
     failure: Exception
     try:
-        _run(config_path, log)
+        _run(options, log)
     except NvhookError as error:
         failure, line = error, str(error)
     except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
@@ -52,33 +53,48 @@ def _main(arguments: list[str]) -> int:
     return 1
 
 
-def _parse(arguments: list[str]) -> str | None:
-    """Return the configuration file; NVIDIA's hook spells its options with one dash."""
-    config_path = None
-    stages = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument in ("--config", "-config"):
-            config_path = next(rest, "")
-            if not config_path:
-                raise ValueError(f"{argument} needs a file")
-        elif argument.startswith(("--config=", "-config=")):
-            config_path = argument.partition("=")[2]
-        elif argument in ("-debug", "--debug"):
-            posix.environ[b"NVHOOK_DEBUG"] = b"1"
-        elif argument.startswith("-"):
-            raise ValueError(f"unknown option {argument}")
-        else:
-            stages.append(argument)
-    if len(stages) != 1 or stages[0] not in STAGES:
-        found = " ".join(stages) or "none"
-        raise ValueError(f"one stage is needed, prestart or createRuntime; found {found}")
-    return config_path
+class _Options:
+    """The command line; NVIDIA's hook spells its options with one dash.
+
+    ``cdi`` are the capabilities of the CDI spec that gave the container its devices, ``delegated``
+    says that nvhook-runtime did: both leave to the hook what a spec can't say.
+    """
+
+    __slots__ = ("cdi", "config", "delegated")
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.config: str | None = None
+        self.cdi: str | None = None
+        self.delegated = False
+        stages = []
+        rest = iter(arguments)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            if name in ("--config", "-config", CDI):
+                value = value if equals else next(rest, "")
+                if not value:
+                    raise ValueError(f"{name} needs a value")
+                if name == CDI:
+                    self.cdi = value
+                else:
+                    self.config = value
+            elif argument == DELEGATED:
+                self.delegated = True
+            elif argument in ("-debug", "--debug"):
+                posix.environ[b"NVHOOK_DEBUG"] = b"1"
+            elif argument.startswith("-"):
+                raise ValueError(f"unknown option {argument}")
+            else:
+                stages.append(argument)
+        if len(stages) != 1 or stages[0] not in STAGES:
+            found = " ".join(stages) or "none"
+            raise ValueError(f"one stage is needed, prestart or createRuntime; found {found}")
 
 
-def _run(config_path: str | None, log: Log) -> None:
+def _run(options: _Options, log: Log) -> None:
     from nvhook import config as configuration
     from nvhook import pipeline
+    from nvhook.core.planner import rest
     from nvhook.core.request import from_container, may_ask
     from nvhook.formats.oci import MAX_STATE, parse_state
 
@@ -86,31 +102,44 @@ def _run(config_path: str | None, log: Log) -> None:
     log.bind(container=state.id)
     container = pipeline.read_container(state.bundle)
     try:
-        settings = configuration.load(config_path)
+        settings = configuration.load(options.config)
     except ConfigError as error:
-        if may_ask(container):
+        if options.cdi or may_ask(container):
             raise
         log.warning(str(error))
         return
     log.configure(settings.log_path, settings.log_level)
-    warnings: list[str] = []
-    request = from_container(container, settings, warnings)
-    for warning in warnings:
-        log.warning(warning)
-    if request is None:
-        return
+    request = None
+    if options.cdi is None:
+        warnings: list[str] = []
+        request = from_container(container, settings, warnings)
+        for warning in warnings:
+            log.warning(warning)
+        if request is None:
+            return
+        if request.cdi_devices and not options.delegated:
+            raise UnsupportedError(
+                f"CDI device {request.cdi_devices[0]} can't be given by a hook",
+                "use nvhook-runtime, or an engine that knows CDI",
+            )
 
     from nvhook import executor
 
     target = executor.Target(state.pid, container.root_path)
-    outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
-    executor.apply(outcome.plan, target, pipeline.machine(), log)
+    if request is None:
+        outcome = pipeline.plan_for_devices(container.devices, options.cdi or "", settings)
+    else:
+        outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
+    plan = outcome.plan
+    if options.delegated or options.cdi:
+        plan = rest(plan, container.devices)
+    executor.apply(plan, target, pipeline.machine(), log)
     log.info(
         "injected",
         gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
-        capabilities=",".join(request.driver_capabilities),
-        source=request.source,
-        edits=len(outcome.plan.edits),
+        capabilities=",".join(outcome.request.driver_capabilities),
+        source=outcome.request.source,
+        edits=len(plan.edits),
     )
 
 

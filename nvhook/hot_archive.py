@@ -1,9 +1,9 @@
-"""Pack the modules of the hot path into one compiled file for one version of Python.
+"""Pack the modules of a hot door into one compiled file for one version of Python.
 
-    python hot_archive.py FILE [PACKAGE-DIRECTORY]
+    python hot_archive.py hook|runtime FILE [PACKAGE-DIRECTORY]
 
-The build and scripts/install-hook.sh run this with the interpreter that will run the hook. MODULES
-is also the hook's import budget: a test compares it with what a real hook imports.
+The build and scripts/install-hook.sh run this with the interpreter that will run the door. DOORS is
+also the import budget: a test compares it with what real containers make a door import.
 """
 
 import ast
@@ -12,7 +12,7 @@ import marshal
 import os
 import sys
 
-MODULES = (
+HOOK = (
     "nvhook",
     "nvhook._native",
     "nvhook.config",
@@ -53,6 +53,39 @@ MODULES = (
     "nvhook.record",
     "nvhook.state_file",
 )
+RUNTIME = (
+    "nvhook",
+    "nvhook.config",
+    "nvhook.core",
+    "nvhook.core.catalog",
+    "nvhook.core.edits",
+    "nvhook.core.inventory",
+    "nvhook.core.layout",
+    "nvhook.core.oci_render",
+    "nvhook.core.planner",
+    "nvhook.core.request",
+    "nvhook.core.selection",
+    "nvhook.errors",
+    "nvhook.formats",
+    "nvhook.formats.json_splice",
+    "nvhook.formats.json_text",
+    "nvhook.formats.oci",
+    "nvhook.formats.oci_edit",
+    "nvhook.formats.proc_driver",
+    "nvhook.host",
+    "nvhook.host.driver_texts",
+    "nvhook.host.inventory_cache",
+    "nvhook.host.nodes",
+    "nvhook.host.root_paths",
+    "nvhook.kernel",
+    "nvhook.kernel.replace",
+    "nvhook.log",
+    "nvhook.pipeline",
+    "nvhook.record",
+    "nvhook.runtime",
+    "nvhook.state_file",
+)
+DOORS = {"hook": HOOK, "runtime": RUNTIME}
 # Only where cgroup v2 decides about devices; loaded from their own files.
 V2_MODULES = ("nvhook.kernel.bpf", "nvhook.kernel.programs")
 
@@ -63,13 +96,13 @@ if TYPE_CHECKING:
 _PLACEHOLDER = ("filled in by hot_archive",)
 
 
-def build(package: str) -> bytes:
-    """Return the content of the .pyc file for the running interpreter.
+def build(door: str, package: str) -> bytes:
+    """Return the content of a door's .pyc file for the running interpreter.
 
     package is the directory of the nvhook package.
     """
     sources = {}
-    for name in MODULES:
+    for name in DOORS[door]:
         path = f"{package}/{name.removeprefix('nvhook').replace('.', '/').lstrip('/')}"
         is_package = os.path.isdir(path)
         path = f"{path.rstrip('/')}/__init__.py" if is_package else f"{path}.py"
@@ -143,7 +176,7 @@ def _without_lines(code: "CodeType") -> "CodeType":
 
 
 if __name__ == "__main__":
-    target, *rest = sys.argv[1:]
-    content = build(rest[0] if rest else os.path.dirname(os.path.abspath(__file__)))
+    chosen, target, *rest = sys.argv[1:]
+    content = build(chosen, rest[0] if rest else os.path.dirname(os.path.abspath(__file__)))
     with open(target, "wb") as output:
         output.write(content)

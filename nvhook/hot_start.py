@@ -1,4 +1,4 @@
-"""Start the hook from one file that holds the hot path's modules, instead of forty.
+"""Start a hot door (hook, runtime) from one file that holds its modules, instead of forty.
 
 hot_archive fills MODULES in and compiles this file; the launcher runs the result where it exists
 for its interpreter. Finding and checking forty .pyc files costs 3 ms, almost half of the
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 MODULES: "tuple[tuple[str, bool, CodeType], ...]" = ("filled in by hot_archive",)  # type: ignore[assignment]
 
 
-# Compiled modules, and where they are usually found: in the package's site, or among Python's own.
+# Compiled modules: what needs them, their name, and where they usually are: in the site of the
+# package, or among Python's own.
 EXTENSIONS = (
-    ("_cffi_backend", "{site}/_cffi_backend{suffix}"),
-    ("nvhook._native._syscalls", "{site}/nvhook/_native/_syscalls.abi3.so"),
-    ("_json", "{python}/_json{suffix}"),
+    ("nvhook._native", "_cffi_backend", "{site}/_cffi_backend{suffix}"),
+    ("nvhook._native", "nvhook._native._syscalls", "{site}/nvhook/_native/_syscalls.abi3.so"),
+    ("nvhook.formats.json_text", "_json", "{python}/_json{suffix}"),
 )
 
 
@@ -49,7 +50,10 @@ def load_extensions(site: str) -> None:
     """
     suffix = extension_suffixes()[0]
     python = next((path for path in sys.path if path.endswith("/lib-dynload")), "")
-    for name, pattern in EXTENSIONS:
+    ours = [name for name, _, _ in MODULES]
+    for needed_by, name, pattern in EXTENSIONS:
+        if needed_by not in ours:
+            continue
         file = pattern.format(site=site, suffix=suffix, python=python)
         try:
             module = create_dynamic(ModuleSpec(name, None, origin=file))
@@ -60,12 +64,12 @@ def load_extensions(site: str) -> None:
 
 
 def start() -> None:
-    """Run the hook: argv is this file, the directory of the package, ``hook``, its arguments."""
+    """Run a door: argv is this file, the package's directory, the door's name, its arguments."""
     gc.disable()  # 20 ms of life make no garbage worth looking for
     load_extensions(sys.argv[1])
     load(sys.argv[1])
-    loaded = sys.modules["nvhook.hook"]
-    loaded.main(sys.argv[2:])
+    door = sys.modules[f"nvhook.{sys.argv[2]}"]
+    door.main(sys.argv[2:])
 
 
 if __name__ == "__main__":

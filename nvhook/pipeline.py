@@ -6,6 +6,7 @@ Inventory (cached) + Request -> GPUs -> Plan
 
 import posix
 
+from nvhook.core.edits import Plan
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
@@ -17,10 +18,10 @@ from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Final
 
     from nvhook.config import Config
-    from nvhook.core.edits import Plan
     from nvhook.core.inventory import Gpu, Inventory
     from nvhook.kernel.rootfs import Rootfs
 
@@ -41,7 +42,14 @@ def read_container(bundle: str) -> ContainerConfig:
 
     Raises: FormatError if it is missing, too large or malformed.
     """
-    path = f"{bundle}/config.json"
+    return parse_config(read_config(f"{bundle}/config.json"), bundle)
+
+
+def read_config(path: str) -> bytes:
+    """Return the content of a config.json.
+
+    Raises: FormatError if it is missing or too large.
+    """
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         try:
@@ -60,7 +68,7 @@ def read_container(bundle: str) -> ContainerConfig:
         raise FormatError(
             f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
         ) from error
-    return parse_config(b"".join(chunks), bundle)
+    return b"".join(chunks)
 
 
 def inventory(config: "Config") -> "Inventory":
@@ -91,12 +99,29 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
 
     Raises: RequestError for a device that does not exist, HostError for something missing.
     """
+    if not request.needs_driver:
+        return Outcome(request, (), Plan(()))
     host = inventory(config)
     gpus = select(request.devices, host)
     plan = plan_request(
         request.driver_capabilities, gpus, host, layout, device_rules=config.device_rules
     )
     return Outcome(request, gpus, plan)
+
+
+def plan_for_devices(
+    devices: "Iterable[tuple[str, int, int]]", capabilities: str, config: "Config"
+) -> Outcome:
+    """Plan what belongs to the GPUs whose nodes a container has: (path, major, minor).
+
+    With host paths, as the CDI spec had them that gave it the nodes.
+    """
+    host = inventory(config)
+    numbers = {(major, minor) for _, major, minor in devices}
+    gpus = tuple([gpu for gpu in host.gpus if (host.majors.get("nvidia"), gpu.minor) in numbers])
+    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
+    request = Request(tuple([gpu.uuid for gpu in gpus]), wanted, "CDI")
+    return Outcome(request, gpus, plan_request(wanted, gpus, host, ContainerLayout()))
 
 
 def plan_for_bundle(
@@ -106,24 +131,31 @@ def plan_for_bundle(
 
     bundle is absolute; lines that say why a request was not accepted are added to warnings.
     """
-    from nvhook.kernel.rootfs import Rootfs
-
     container = read_container(bundle)
     request = from_container(container, config, warnings)
     if request is None:
         return None
+    return plan_for(request, config, layout_of_root(container.root_path))
+
+
+def layout_of_root(root_path: str) -> ContainerLayout:
+    """Look where a container that is not created yet keeps its libraries.
+
+    Raises: FormatError if its root can't be opened.
+    """
+    from nvhook.kernel.rootfs import Rootfs
+
     try:
-        fd = posix.open(container.root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        fd = posix.open(root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
     except OSError as error:
         raise FormatError(
-            f"the bundle's root {container.root_path} can't be opened: {error.strerror}"
+            f"the bundle's root {root_path} can't be opened: {error.strerror}"
         ) from error
     rootfs = Rootfs(fd)
     try:
-        layout = layout_of(rootfs)
+        return layout_of(rootfs)
     finally:
         rootfs.close()
-    return plan_for(request, config, layout)
 
 
 def plan_for_gpus(devices: str, capabilities: str, config: "Config") -> Outcome:

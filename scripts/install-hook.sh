@@ -13,9 +13,11 @@ usage: install-hook.sh [options]
 
 Install nvhook from the checkout this script stands in, or from a wheel.
 
-  --prefix DIR      where to install (default /usr/local): DIR/lib/nvhook and DIR/bin/nvhook
+  --prefix DIR      where to install (default /usr/local): DIR/lib/nvhook, DIR/bin/nvhook and
+                    DIR/bin/nvhook-runtime
   --hooks-dir DIR   for podman and CRI-O (default /usr/share/containers/oci/hooks.d)
-  --compat          also install the name nvidia-container-runtime-hook, for docker --gpus
+  --compat          also install NVIDIA's names: nvidia-container-runtime-hook (docker --gpus),
+                    nvidia-container-runtime (--runtime=nvidia), nvidia-container-cli (ctr --gpus)
   --wheel FILE      install this wheel instead of building the checkout
   --find-links DIR  take wheels of the dependencies (and of pip) from this directory
   --no-index        never use the network
@@ -108,7 +110,9 @@ parse() {
 
 	lib=$prefix/lib/nvhook
 	launcher=$prefix/bin/nvhook
-	compat_name=$prefix/bin/nvidia-container-runtime-hook
+	compat_names="$prefix/bin/nvidia-container-runtime-hook $prefix/bin/nvidia-container-runtime
+		$prefix/bin/nvidia-container-cli"
+	compat_hook=${compat_names%% *}
 	hook_file=$hooks_dir/oci-nvhook.json
 	manifest=$root$lib/manifest
 }
@@ -119,6 +123,13 @@ parse() {
 #   # directory PATH          a directory that was made for it
 #   # link TARGET PATH
 #   HASH  PATH                paths are relative to the root directory
+
+# The names under which the launcher is called: what it is depends on the name.
+link_names() {
+	printf '%s\n' "$launcher" "$prefix/bin/nvhook-runtime"
+	# shellcheck disable=SC2086 # a list of paths
+	[ "$compat" = no ] || printf '%s\n' $compat_names
+}
 
 recorded() { sed -n "s|^# $1 ||p" "$manifest"; }
 
@@ -160,11 +171,12 @@ check_targets() {
 		path=$(strangers | head -n 1)
 		[ -z "$path" ] || fail "$root/$path is not this script's" "move it out of $root$lib and run this again"
 		# Once installed, the name stays until --uninstall: an update must not break docker --gpus.
-		if is_recorded "$compat_name"; then compat=yes; fi
+		if is_recorded "$compat_hook"; then compat=yes; fi
 	elif exists "$root$lib" && [ -n "$(ls -A "$root$lib")" ]; then
 		fail "$root$lib exists and is not this script's" "move it away, or choose another --prefix"
 	fi
 	refuse_foreign "$launcher"
+	refuse_foreign "$prefix/bin/nvhook-runtime"
 	refuse_foreign "$hook_file" "remove the other installation, or choose another --hooks-dir"
 	if [ "$compat" = yes ]; then check_compat; fi
 	theirs=$root$hooks_dir/oci-nvidia-hook.json
@@ -175,13 +187,17 @@ check_targets() {
 
 check_compat() {
 	hint="remove NVIDIA's container toolkit first, or leave out --compat"
-	refuse_foreign "$compat_name" "$hint"
+	for name in $compat_names; do
+		refuse_foreign "$name" "$hint"
+	done
 	printf '%s\n' "$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" | tr : '\n' >"$work/path"
 	while read -r directory; do
-		other=$root$directory/${compat_name##*/}
-		exists "$other" || continue
-		[ "$(readlink -f "$other")" = "$(readlink -f "$root$lib/bin/nvhook")" ] ||
-			fail "$other exists and is not nvhook's" "$hint"
+		for name in $compat_names; do
+			other=$root$directory/${name##*/}
+			exists "$other" || continue
+			[ "$(readlink -f "$other")" = "$(readlink -f "$root$lib/bin/nvhook")" ] ||
+				fail "$other exists and is not nvhook's" "$hint"
+		done
 	done <"$work/path"
 }
 
@@ -321,12 +337,14 @@ build_package() {
 	# unchecked-hash: neither a copy into an image nor a clamped time makes it stale.
 	logged "$python" -I -B -m compileall -q -s "$stage" -p "$lib" --invalidation-mode unchecked-hash "$stage" ||
 		fail "the installed modules don't compile" "everything it said is in $kept"
-	# The hot path in one file: the wheel has it for the version of Python it was built with.
+	# The hot doors, each in one file: the wheel has them for the version of Python it was built with.
 	minor=${python_version#*.}
 	find "$stage/nvhook/_hot" -mindepth 1 -delete
-	logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" \
-		"$stage/nvhook/_hot/cpython-${python_version%%.*}${minor%%.*}.pyc" "$stage/nvhook" ||
-		fail "the hook's modules can't be packed" "everything it said is in $kept"
+	for door in hook runtime; do
+		logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$door" \
+			"$stage/nvhook/_hot/$door-${python_version%%.*}${minor%%.*}.pyc" "$stage/nvhook" ||
+			fail "the modules of $door can't be packed" "everything it said is in $kept"
+	done
 	version=$("$stage/bin/nvhook" --version 2>>"$work/log") ||
 		fail "the new installation does not start: $(tail -n 1 "$work/log")" "try another --python"
 }
@@ -357,8 +375,7 @@ write_manifest() {
 		echo "# inputs $fingerprint"
 		sort -u "$work/directories"
 		echo "# link $interpreter ${lib#/}/bin/python3"
-		echo "# link ../lib/nvhook/bin/nvhook ${launcher#/}"
-		[ "$compat" = no ] || echo "# link ../lib/nvhook/bin/nvhook ${compat_name#/}"
+		link_names | sed 's|^/|# link ../lib/nvhook/bin/nvhook |'
 		(cd "$stage" && find . -type f | sort | xargs -d '\n' sha256sum) | sed "s|  \./|  ${lib#/}/|"
 		sha256sum <"$work/oci-nvhook.json" | sed "s|-$|${hook_file#/}|"
 	} >"$work/manifest"
@@ -443,7 +460,7 @@ advise() {
 	[ "$hooks_dir" = /usr/share/containers/oci/hooks.d ] ||
 		engines="name $hooks_dir in hooks_dir (containers.conf, crio.conf)"
 	docker="run this again with --compat"
-	[ "$compat" = no ] || docker="restart docker, so that it finds ${compat_name##*/} on its PATH"
+	[ "$compat" = no ] || docker="restart docker, so that it finds ${compat_hook##*/} on its PATH"
 	options=''
 	[ "$prefix" = /usr/local ] || options=" --prefix $prefix"
 	[ -z "$root" ] || options="$options --root '$root'"
@@ -472,8 +489,9 @@ describe_installation() {
 	[ -n "$wheel" ] || would "build nvhook from $here"
 	would "$verb $root$lib: ${wheel:-nvhook} and its dependencies with compiled bytecode, for $interpreter"
 	would "write $manifest"
-	would "link $root$launcher -> ../lib/nvhook/bin/nvhook"
-	[ "$compat" = no ] || would "link $root$compat_name -> ../lib/nvhook/bin/nvhook"
+	for name in $(link_names); do
+		would "link $root$name -> ../lib/nvhook/bin/nvhook"
+	done
 	would "write $root$hook_file:"
 	sed 's/^/  /' "$work/oci-nvhook.json"
 }
@@ -503,8 +521,9 @@ install_nvhook() {
 		write_manifest
 		swap
 		step "$lib: $version"
-		put_link "$launcher"
-		[ "$compat" = no ] || put_link "$compat_name"
+		for name in $(link_names); do
+			put_link "$name"
+		done
 		put_hook_file
 		finished=yes
 		drop_obsolete

@@ -159,7 +159,9 @@ def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> 
         return "the container's loader finds the libraries"
     if isinstance(edit, CgroupRule):
         return "without the rule, opening the node is refused"
-    if isinstance(edit, EnvVar | AdditionalGid):
+    if isinstance(edit, AdditionalGid):
+        return "the host gives its nodes to this group only"
+    if isinstance(edit, EnvVar):
         return "NVIDIA's programs expect it"
     path = edit.container_path
     for gpu in gpus:

@@ -13,19 +13,33 @@ if TYPE_CHECKING:
 FILE_OPTIONS = ("ro", "nosuid", "nodev")
 SOCKET_OPTIONS = ("nosuid", "nodev", "noexec")
 PROC_OPTIONS = ("ro", "nosuid", "nodev", "noexec")
+# Who makes the mounts where a config.json is written: nvhook's hook, or the runtime.
+MOUNTS_BY_HOOK, MOUNTS_IN_SPEC = "hook", "spec"
 
 
 class DeviceNode(Record):
-    """A character device node, bind-mounted from the host."""
+    """A character device node: bound from the host, or made with the permissions it has there."""
 
-    __slots__ = ("container_path", "host_path", "major", "minor")
+    __slots__ = ("container_path", "gid", "host_path", "major", "minor", "mode", "uid")
     kind = "device-node"
 
-    def __init__(self, container_path: str, host_path: str, major: int, minor: int) -> None:
+    def __init__(
+        self,
+        container_path: str,
+        host_path: str,
+        major: int,
+        minor: int,
+        mode: int = 0o666,
+        uid: int = 0,
+        gid: int = 0,
+    ) -> None:
         self.container_path: Final = container_path
         self.host_path: Final = host_path
         self.major: Final = major
         self.minor: Final = minor
+        self.mode: Final = mode
+        self.uid: Final = uid
+        self.gid: Final = gid
 
 
 class CgroupRule(Record):

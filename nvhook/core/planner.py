@@ -4,16 +4,18 @@ from nvhook.core import catalog
 from nvhook.core.edits import (
     PROC_OPTIONS,
     SOCKET_OPTIONS,
+    AdditionalGid,
     CachedLibrary,
     CgroupRule,
     DeviceNode,
+    EnvVar,
     LdCacheUpdate,
     Mount,
     Plan,
     Symlink,
     TextFile,
 )
-from nvhook.errors import HostError
+from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
 TYPE_CHECKING = False
@@ -89,10 +91,7 @@ def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
     name = f"nvidia{gpu.minor}"
     major = _major("nvidia", inventory)
     node = _node(name, major, gpu.minor, inventory)
-    edits: list[Edit] = [
-        DeviceNode(f"/dev/{name}", node.host_path, major, gpu.minor),
-        CgroupRule("c", major, gpu.minor),
-    ]
+    edits: list[Edit] = [*_device(node)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
@@ -113,6 +112,27 @@ def merge(plans: "Iterable[Plan]") -> Plan:
     return Plan((*edits, *update))
 
 
+def rest(plan: Plan, devices: "Iterable[tuple[str, int, int]]") -> Plan:
+    """Return what a spec leaves to the hook; devices are the (path, major, minor) it has.
+
+    Mounts stay: the hook sees for itself which are there.
+    """
+    made = set(devices)
+    edits: list[Edit] = []
+    for edit in plan.edits:
+        match edit:
+            case DeviceNode():
+                if (edit.container_path, edit.major, edit.minor) not in made:
+                    edits.append(edit)
+            case Mount() | Symlink() | TextFile() | LdCacheUpdate():
+                edits.append(edit)
+            case CgroupRule() | EnvVar() | AdditionalGid():
+                pass  # the spec's
+            case _:
+                assert_never(edit)
+    return Plan(tuple(edits))
+
+
 def _control_nodes(
     capabilities: tuple[str, ...], inventory: "Inventory", uvm_required: bool
 ) -> "Iterable[Edit]":
@@ -125,8 +145,23 @@ def _control_nodes(
             continue
         major = _major(major_name, inventory)
         node = _node(name, major, minor, inventory)
-        yield DeviceNode(f"/dev/{name}", node.host_path, major, minor)
-        yield CgroupRule("c", major, minor)
+        yield from _device(node)
+
+
+def _device(node: "HostNode") -> "Iterable[Edit]":
+    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
+    yield DeviceNode(
+        f"/dev/{node.name}",
+        node.host_path,
+        node.major,
+        node.minor,
+        node.mode,
+        node.uid,
+        node.gid,
+    )
+    yield CgroupRule("c", node.major, node.minor)
+    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
+        yield AdditionalGid(node.gid)
 
 
 def _major(name: str, inventory: "Inventory") -> int:

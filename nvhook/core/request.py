@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         def privileged(self) -> bool: ...
         @property
         def mounts(self) -> tuple[tuple[str, str], ...]: ...
+        @property
+        def annotations(self) -> dict[str, str]: ...
 
     class Settings(Protocol):
         """The settings that decide what a container may ask for."""
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
         def accept_envvar_when_unprivileged(self) -> bool: ...
         @property
         def accept_volume_mounts(self) -> bool: ...
+        @property
+        def accept_cdi_annotations(self) -> bool: ...
         @property
         def supported_driver_capabilities(self) -> tuple[str, ...]: ...
         @property
@@ -39,6 +43,11 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+CDI_ANNOTATIONS = "cdi.k8s.io/"  # of the Container Device Interface, SPEC.md
+# Kinds that mean nvhook's own GPUs, whoever wrote the specification for them.
+_OWN_KINDS = frozenset(
+    {"nvidia.com/gpu", "runtime.nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"}
+)
 
 # One variable can't be longer in a process's environment (MAX_ARG_STRLEN, Linux).
 _MAX_VALUE = 128 << 10
@@ -57,16 +66,25 @@ class Request(Record):
 
     ``devices`` are ids as asked for, without duplicates, or ``("all",)``, or empty: driver files
     but no GPU. ``driver_capabilities`` is sorted. ``source`` says where the devices were asked for.
+    ``cdi_devices`` are qualified names of other kinds, to be found in CDI specs; with nothing but
+    those, ``needs_driver`` is false.
     """
 
-    __slots__ = ("devices", "driver_capabilities", "source")
+    __slots__ = ("cdi_devices", "devices", "driver_capabilities", "needs_driver", "source")
 
     def __init__(
-        self, devices: tuple[str, ...], driver_capabilities: tuple[str, ...], source: str
+        self,
+        devices: tuple[str, ...],
+        driver_capabilities: tuple[str, ...],
+        source: str,
+        cdi_devices: tuple[str, ...] = (),
+        needs_driver: bool = True,
     ) -> None:
         self.devices: Final = devices
         self.driver_capabilities: Final = driver_capabilities
         self.source: Final = source
+        self.cdi_devices: Final = cdi_devices
+        self.needs_driver: Final = needs_driver
 
 
 def from_container(
@@ -79,8 +97,9 @@ def from_container(
     Raises: RequestError, UnsupportedError.
     """
     warnings = [] if warnings is None else warnings
-    asked = _from_mounts(container.mounts) if settings.accept_volume_mounts else None
-    source = DEVICE_MOUNTS
+    asked, source = _from_annotations(container.annotations, settings), CDI_ANNOTATIONS
+    if asked is None and settings.accept_volume_mounts:
+        asked, source = _from_mounts(container.mounts), DEVICE_MOUNTS
     if asked is None:
         asked, source = _from_environment(container.env, settings)
         if asked is None:
@@ -93,17 +112,23 @@ def from_container(
             return None
         if DEVICE_MOUNTS in asked:
             raise _names_the_mounts(source, settings)
-    devices = parse_devices(",".join(asked), source)
-    if devices is None:
+    own, others = _by_kind(asked)
+    devices = parse_devices(",".join(own), source)
+    if devices is None and not others:
+        return None
+    if devices is None and own:  # void among them
         return None
     _refuse_later_work(container.env, warnings)
-    return Request(devices, _capabilities(container.env, settings), source)
+    capabilities = _capabilities(container.env, settings)
+    return Request(devices or (), capabilities, source, others, needs_driver=devices is not None)
 
 
 def may_ask(container: "Container") -> bool:
     """Tell whether some configuration could make this a GPU container."""
     env = container.env
     if any(name.startswith(SWARM_PREFIX) for name in env):
+        return True
+    if any(key.startswith(CDI_ANNOTATIONS) for key in container.annotations):
         return True
     if any(DEVICE_MOUNTS in destination for _, destination in container.mounts):
         return True
@@ -156,6 +181,38 @@ def _items(text: str, source: str) -> list[str]:
     if len(text) > _MAX_VALUE:
         raise RequestError(f"{source} is longer than {_MAX_VALUE} characters")
     return [item for part in text.split(",") if (item := part.strip())]
+
+
+def _by_kind(asked: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the ids of nvhook's own GPUs, and the qualified names of other kinds, each once."""
+    own = []
+    others: dict[str, None] = {}
+    for item in asked:
+        kind, equals, name = item.partition("=")
+        if not equals or "/" not in kind:
+            own.append(item)
+        elif kind in _OWN_KINDS:
+            own.append(name)
+        else:
+            others[item] = None
+    return own, tuple(others)
+
+
+def _from_annotations(annotations: dict[str, str], settings: "Settings") -> list[str] | None:
+    """Return the qualified names of the CDI annotations."""
+    if not settings.accept_cdi_annotations:
+        return None
+    asked = []
+    for key, value in annotations.items():
+        if key.startswith(CDI_ANNOTATIONS):
+            for item in _items(value, f"annotation {key}"):
+                if "=" not in item or "/" not in item.partition("=")[0]:
+                    raise RequestError(
+                        f"{item} in annotation {key} is no CDI device name",
+                        "they look like nvidia.com/gpu=0",
+                    )
+                asked.append(item)
+    return asked or None
 
 
 def _from_mounts(mounts: tuple[tuple[str, str], ...]) -> list[str] | None:

@@ -16,7 +16,7 @@ def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]
 
     devices are ids, or ``("all",)``, or empty. One unknown id refuses the whole request.
 
-    Raises: RequestError, HostError (all, but there is none), UnsupportedError (MIG and CDI names).
+    Raises: RequestError, HostError (all, but there is none), UnsupportedError (MIG names).
     """
     if not devices:
         return ()
@@ -46,10 +46,6 @@ def _find(name: str, gpus: "tuple[Gpu, ...]") -> "Gpu":
             f"MIG device {_short(name)} is not supported yet",
             "ask for a whole GPU by index or UUID",
         )
-    if _is_cdi(name):
-        raise UnsupportedError(
-            f"CDI name {_short(name)} is not supported here", "ask for a GPU by index or UUID"
-        )
     raise RequestError(
         f"unknown device id {_short(name)}", f"{_describe(gpus)}; nvhook list shows them"
     )
@@ -61,12 +57,6 @@ def _is_mig(name: str) -> bool:
     return name[:4].upper() == "MIG-" or bool(
         colon and gpu and instance and digits.isascii() and digits.isdigit()
     )
-
-
-def _is_cdi(name: str) -> bool:
-    kind, equals, device = name.partition("=")
-    vendor, slash, device_class = kind.partition("/")
-    return bool(equals and slash and vendor and device_class and device)
 
 
 def _pci_bus_id(name: str) -> tuple[int, ...] | None:

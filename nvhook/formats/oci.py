@@ -48,11 +48,13 @@ class ContainerConfig(Record):
 
     ``env`` has the last value of each variable, ordered by the entry that won. ``root_path`` is
     absolute but not resolved: it may contain symbolic links. ``privileged`` means CAP_SYS_ADMIN in
-    the bounding set, whatever gave it. ``mounts`` are (source, destination) pairs.
+    the bounding set, whatever gave it. ``mounts`` are (source, destination) pairs, ``devices`` the
+    (path, major, minor) of character devices.
     """
 
     __slots__ = (
         "annotations",
+        "devices",
         "env",
         "mounts",
         "privileged",
@@ -72,6 +74,7 @@ class ContainerConfig(Record):
         user_namespace: bool = False,
         annotations: dict[str, str] | None = None,
         rootfs_propagation: str = "",
+        devices: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
         self.env: Final = env
         self.root_path: Final = root_path
@@ -81,6 +84,7 @@ class ContainerConfig(Record):
         self.user_namespace: Final = user_namespace
         self.annotations: Final = annotations or {}
         self.rootfs_propagation: Final = rootfs_propagation
+        self.devices: Final = devices
 
 
 def parse_state(data: bytes, need_pid: bool = True) -> State:
@@ -125,8 +129,23 @@ def parse_config(data: bytes, bundle: str) -> ContainerConfig:
 
     Raises: FormatError.
     """
+    return container_of(parse_document(data), bundle)
+
+
+def parse_document(data: bytes) -> dict[str, object]:
+    """Return the object a config.json holds.
+
+    Raises: FormatError.
+    """
+    return _object(json_text.parse(data, "config.json", MAX_CONFIG), "config.json")
+
+
+def container_of(document: dict[str, object], bundle: str) -> ContainerConfig:
+    """Return what matters of a config.json that is parsed; bundle completes a relative root.path.
+
+    Raises: FormatError.
+    """
     what = "config.json"
-    document = _object(json_text.parse(data, what, MAX_CONFIG), what)
     for required in ("process", "root"):
         if document.get(required) is None:
             raise FormatError(f"config.json has no {required}")
@@ -153,6 +172,7 @@ def parse_config(data: bytes, bundle: str) -> ContainerConfig:
         ),
         annotations=_annotations(document, what),
         rootfs_propagation=_text(linux, "rootfsPropagation", "config.json: linux"),
+        devices=_devices(linux),
     )
 
 
@@ -187,6 +207,19 @@ def _mounts(document: dict[str, object]) -> tuple[tuple[str, str], ...]:
             raise FormatError("config.json has a mount without destination")
         pairs.append((_text(mount, "source", "config.json: a mount"), destination))
     return tuple(pairs)
+
+
+def _devices(linux: dict[str, object]) -> tuple[tuple[str, int, int], ...]:
+    what = "config.json: a device"
+    devices = []
+    for item in _list(linux, "devices", "config.json: linux"):
+        device = _object(item, what)
+        if _text(device, "type", what) in {"c", "u"}:
+            major, minor = device.get("major", 0), device.get("minor", 0)
+            if not isinstance(major, int) or not isinstance(minor, int):
+                raise FormatError(f"{what} has no number")
+            devices.append((_text(device, "path", what), major, minor))
+    return tuple(devices)
 
 
 def _annotations(document: dict[str, object], what: str) -> dict[str, str]:

@@ -27,8 +27,10 @@ def replace_link(parent: int, name: str, target: str) -> None:
         raise
 
 
-def replace_file(parent: int, name: str, data: bytes, mode: int) -> None:
-    """Make name a regular file with these bytes and permissions.
+def replace_file(
+    parent: int, name: str, data: bytes, mode: int, owner: tuple[int, int] | None = None
+) -> None:
+    """Make name a regular file with these bytes, permissions and (uid, gid), by default ours.
 
     Raises: OSError; nothing is changed then.
     """
@@ -36,6 +38,8 @@ def replace_file(parent: int, name: str, data: bytes, mode: int) -> None:
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
     fd = posix.open(temporary, flags, mode, dir_fd=parent)
     try:
+        if owner is not None:
+            posix.fchown(fd, *owner)
         posix.fchmod(fd, mode)
         view = memoryview(data)
         while view:

@@ -13,7 +13,7 @@ import pytest
 from tests.runtime import packages
 from tests.runtime.bundle import Bundle
 from tests.runtime.cgroup_view import View, open_view
-from tests.runtime.engine import Engine
+from tests.runtime.engine import Engine, Handler
 from tests.runtime.simulated import Driver
 
 HERE = Path(__file__).parent
@@ -128,6 +128,26 @@ def each_engine(request: pytest.FixtureRequest, place: Path) -> Engine:
     runtime, view = request.param
     fixture = "hybrid" if view == "hybrid" else f"pure_{view}"
     return _engine(runtime, request.getfixturevalue(fixture), place / "state")
+
+
+def _handlers() -> list[tuple[str, str, str]]:
+    mounts = [(*lane, "hook") for lane in LANES]
+    return [*mounts, ("runc", "hybrid", "spec"), ("crun", "v2", "spec")]
+
+
+@pytest.fixture(params=_handlers(), ids=["-".join(lane) for lane in _handlers()])
+def each_handler(request: pytest.FixtureRequest, place: Path, driver: Driver) -> Handler:
+    """nvhook-runtime in front of every runtime, with the mounts made by the hook or by the spec."""
+    runtime, view, mounts = request.param
+    fixture = "hybrid" if view == "hybrid" else f"pure_{view}"
+    engine = _engine(runtime, request.getfixturevalue(fixture), place / "state")
+    return Handler(engine, driver.launcher, mounts)
+
+
+@pytest.fixture
+def handler(runc: Engine, driver: Driver) -> Handler:
+    """nvhook-runtime in front of runc, for what does not depend on the runtime."""
+    return Handler(runc, driver.launcher, "hook")
 
 
 @pytest.fixture(params=["runc", "crun"])

@@ -1,6 +1,7 @@
 """runc and crun, started as an engine starts them, and what came out of it."""
 
 import os
+import subprocess
 from pathlib import Path
 
 from tests.runtime.bundle import Bundle
@@ -71,6 +72,52 @@ class Engine:
         error = result.error
         assert len(error) < 400
         return error
+
+
+class Handler(Engine):
+    """nvhook-runtime in front of a runtime; bundles have no hook of their own.
+
+    ``mounts`` is the setting handler.mounts.
+    """
+
+    def __init__(
+        self, engine: Engine, launcher: Path, mounts: str, name: str = "nvhook-runtime"
+    ) -> None:
+        self.real = engine
+        self.kind = engine.kind
+        self.view = engine.view
+        self.mounts = mounts
+        program, *options = engine.command
+        chosen = [f"NVHOOK_RUNTIME={program}"]
+        self.command = ["env", *chosen, launcher.with_name(name), *options]
+
+    def run(self, bundle: Bundle) -> Result:
+        """Run a container to its end."""
+        if bundle.config.get("hooks") == {"prestart": [bundle.hook()]}:
+            del bundle.config["hooks"]
+        with bundle.settings.open("a") as settings:
+            settings.write(f'handler.mounts = "{self.mounts}"\n')
+        bundle.write()
+        done = self.call(bundle, "run", "--bundle", bundle.directory, bundle.name)
+        return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
+
+    def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Call the runtime with the bundle's settings."""
+        env, *command = self.command
+        settings = f"NVHOOK_CONFIG={bundle.settings}"
+        return self.view.run(env, settings, *command, *arguments, check=False)
+
+    def start_detached(self, bundle: Bundle) -> None:
+        """Start a container that goes on: with files, since it would keep our pipes open."""
+        bundle.write()
+        env, *command = self.command
+        settings = f"NVHOOK_CONFIG={bundle.settings}"
+        words = [env, settings, *command, "run", "-d", "-b", bundle.directory, bundle.name]
+        files = 'exec "$@" <"$0" >>"$0" 2>&1'
+        output = bundle.directory / "output"
+        output.touch()
+        done = self.view.run("sh", "-c", files, output, *words, check=False)
+        assert done.returncode == 0, output.read_text()
 
 
 def require_root() -> bool:

@@ -1,8 +1,9 @@
-"""What the hook loads is a budget, kept as a set of modules and never in milliseconds."""
+"""What a hot door loads is a budget, kept as a set of modules and never in milliseconds."""
 
 import json
 import marshal
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,23 @@ SITE = Path(nvhook.__file__).parent.parent
 # Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
 RECORD = """
 import sys
+DOOR = {"hook": [sys.argv[4:]], "runtime": sys.argv[4:]}[sys.argv[3]]
 bare = {*sys.modules}
 sys.path.append(sys.argv[1])
-from nvhook.hook import _main
-code = _main(sys.argv[3:])
+name = "nvhook." + sys.argv[3]
+__import__(name)
+code = sys.modules[name]._main(*DOOR)
 loaded = sorted({*sys.modules} - bare)
 with open(sys.argv[2], "w") as file:
     file.write(repr(loaded).replace("'", '"'))
 raise SystemExit(code)
 """
+
+
+def recording(result: Path, door: str) -> list[str]:
+    """Return the command that runs a door and writes down what it loaded."""
+    python = str(Path(sys.executable).resolve())
+    return [python, "-I", "-S", "-c", RECORD, str(SITE), str(result), door]
 
 
 @pytest.fixture
@@ -42,10 +51,9 @@ def loaded(bundles, place: Path):
             bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
             bundle.args("/probe", "open", "/dev/nvidia3")
             hook = bundle.hook()
-            python = str(Path(sys.executable).resolve())
-            record = [python, "-I", "-S", "-c", RECORD, str(SITE), str(place / "modules.json")]
+            record = recording(place / "modules.json", "hook")
             arguments = [*record, "prestart", "--config", str(bundle.driver.config)]
-            bundle.config["hooks"]["prestart"] = [{**hook, "path": python, "args": arguments}]
+            bundle.config["hooks"]["prestart"] = [{**hook, "path": record[0], "args": arguments}]
             engine.start(bundle)
         return set(json.loads((place / "modules.json").read_text()))
 
@@ -56,15 +64,32 @@ def test_the_hook_loads_its_budget_and_nothing_else(each_engine, loaded) -> None
     found = loaded(each_engine)
 
     v2 = hot_archive.V2_MODULES if each_engine.view.name == "v2" else ()
-    assert found - NATIVE - FOREIGN == {*hot_archive.MODULES, *v2}
+    assert found - NATIVE - FOREIGN == {*hot_archive.HOOK, *v2}
     assert found >= NATIVE
 
 
-def test_the_archive_holds_the_installed_modules() -> None:
-    archive = SITE / f"nvhook/_hot/{sys.implementation.cache_tag}.pyc"
+def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> None:
+    bundle: Bundle = bundles(runc)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    document = bundle.directory / "config.json"
+    for _ in range(2):  # the first fills the caches
+        bundle.write()
+        paths = [bundle.directory, document, "/bin/nvhook", bundle.driver.config]
+        command = [*recording(place / "modules.json", "runtime"), *map(str, paths), "", ""]
+        subprocess.run(command, check=True)
 
-    assert set(_modules(archive.read_bytes())) == set(hot_archive.MODULES)
-    assert _modules(archive.read_bytes()) == _modules(hot_archive.build(str(SITE / "nvhook")))
+    assert "--delegated" in document.read_text()
+    found = set(json.loads((place / "modules.json").read_text()))
+    assert found - {*hot_archive.RUNTIME} == {"_json", "_stat"}
+    assert found >= {*hot_archive.RUNTIME}
+
+
+@pytest.mark.parametrize("door", hot_archive.DOORS)
+def test_the_archive_holds_the_installed_modules(door) -> None:
+    archive = SITE / f"nvhook/_hot/{door}-{sys.version_info[0]}{sys.version_info[1]}.pyc"
+
+    assert set(_modules(archive.read_bytes())) == set(hot_archive.DOORS[door])
+    assert _modules(archive.read_bytes()) == _modules(hot_archive.build(door, str(SITE / "nvhook")))
 
 
 def _modules(archive: bytes) -> dict[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.engine import Handler
 from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -157,6 +158,20 @@ def test_docker_finds_the_name_it_looks_for(runc, bundles, installed, offline):
     assert_reaches(bundle, runc.start(bundle), (0, 2), COMPUTE)
 
 
+@pytest.mark.parametrize("name", ["nvhook-runtime", "nvidia-container-runtime"])
+def test_the_runtime_is_installed_too(runc, bundles, installed, offline, name):
+    succeed(*offline, "--root", installed, "--compat")
+    handler = Handler(runc, installed / "usr/local/bin/nvhook", "hook", name)
+    bundle = bundles(handler)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=0,2")
+    ask_everything(bundle)
+
+    assert_reaches(bundle, handler.start(bundle), (0, 2), COMPUTE)
+
+    (hook,) = json.loads((bundle.directory / "config.json").read_text())["hooks"]["createRuntime"]
+    assert hook["path"] == str(installed / "usr/local/lib/nvhook/bin/nvhook")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["poststart"], ""), (["poststop"], ""), (["-version"], f"{COMPAT}: nvhook ")],
@@ -213,7 +228,9 @@ def test_everything_is_compiled_for_good(installed):
         compiled = source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc"
         # PEP 552: hash-based, and never compared with the source.
         assert compiled.read_bytes()[4:8] == b"\x01\0\0\0", source
-    assert (lib / f"nvhook/_hot/{tag}.pyc").exists()
+    version = f"{sys.version_info[0]}{sys.version_info[1]}"
+    hot = sorted(path.name for path in (lib / "nvhook/_hot").iterdir())
+    assert hot == [f"hook-{version}.pyc", f"runtime-{version}.pyc"]
 
 
 # ---- twice, and not at all ----
@@ -228,7 +245,8 @@ def test_a_second_run_changes_nothing(installed, offline):
 def test_a_dry_run_says_where_and_changes_nothing(empty, offline):
     said = succeed(*offline, "--root", empty, "--compat", "--dry-run")
     assert not list(empty.iterdir())
-    for path in ("lib/nvhook", "lib/nvhook/manifest", "bin/nvhook", f"bin/{COMPAT}"):
+    names = ("nvhook", "nvhook-runtime", COMPAT, "nvidia-container-runtime", "nvidia-container-cli")
+    for path in ("lib/nvhook", "lib/nvhook/manifest", *(f"bin/{name}" for name in names)):
         assert f"{empty}/usr/local/{path}" in said
     assert f"{empty}/{HOOK_FILE}" in said
 

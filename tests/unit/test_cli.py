@@ -147,6 +147,9 @@ def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
         "host_path": "/dev/nvidia0",
         "major": 195,
         "minor": 0,
+        "mode": 0o666,
+        "uid": 0,
+        "gid": 0,
     }
     assert edits[5]["libraries"] == [
         {"name": "libcuda.so.1", "container_path": "/lib/libcuda.so.1", "flags": 0x303}

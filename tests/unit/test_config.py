@@ -76,6 +76,9 @@ accept-volume-mounts = true
 supported-driver-capabilities = ["utility", "compute"]
 swarm-resource = ["DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"]
 device-rules = false
+accept-cdi-annotations = false
+handler.runtimes = ["/opt/crun"]
+handler.mounts = "spec"
 """,
     )
     expected = Config(
@@ -91,9 +94,19 @@ device-rules = false
         supported_driver_capabilities=("compute", "utility"),
         swarm_resource=("DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"),
         device_rules=False,
+        accept_cdi_annotations=False,
+        handler_runtimes=("/opt/crun",),
+        handler_mounts="spec",
     )
     assert config.load(path) == expected
     assert len(config.explicit_values(path)) == len(SETTINGS)
+
+
+def test_a_dot_in_a_key_may_be_a_table(tmp_path: Path) -> None:
+    path = write(tmp_path, 'device-rules = false\n[handler]\nruntimes = ["crun"]\nmounts = "spec"')
+    assert config.load(path) == Config(
+        device_rules=False, handler_runtimes=("crun",), handler_mounts="spec"
+    )
 
 
 def test_all_capabilities(tmp_path: Path) -> None:
@@ -122,6 +135,12 @@ def test_all_capabilities(tmp_path: Path) -> None:
         ("swarm-resource = ['GPU']", ["names that begin with DOCKER_RESOURCE"]),
         ("swarm-resource = [1]", ["swarm-resource must be a list of names"]),
         ("supported-driver-capabilities = ['gl']", ["must be a list of some of all, compat32"]),
+        ("[handler]\nmounts = 'both'", ["line 2: handler.mounts must be hook or spec"]),
+        ("\nhandler.mounts = 1", ["line 2: handler.mounts must be hook or spec"]),
+        ("[handler]\nx = 1", ["line 2: unknown key handler.x"]),
+        ("handler = 1", ["line 1: unknown key handler"]),
+        ("handler.runtimes = []", ["handler.runtimes must be a list of at least one name"]),
+        ("handler.runtimes = ['']", ["handler.runtimes must be a list of at least one name"]),
         ("device-rules =", ["line 1"]),
         ("device-rules = true\ndevice-rules = true", ["line 2"]),
         (b"\n\xff", ["line 2: not UTF-8"]),

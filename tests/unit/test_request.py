@@ -21,9 +21,14 @@ ALL = tuple(sorted(CAPABILITIES))
 
 
 def container(
-    env: dict[str, str], privileged: bool = False, mounts: tuple[tuple[str, str], ...] = ()
+    env: dict[str, str],
+    privileged: bool = False,
+    mounts: tuple[tuple[str, str], ...] = (),
+    annotations: dict[str, str] | None = None,
 ) -> ContainerConfig:
-    return ContainerConfig(env, "/root", privileged=privileged, mounts=mounts)
+    return ContainerConfig(
+        env, "/root", privileged=privileged, mounts=mounts, annotations=annotations
+    )
 
 
 def ask(env: dict[str, str], **settings: object) -> Request | None:
@@ -140,8 +145,8 @@ def device_mount(name: str, source: str = "/dev/null") -> tuple[str, str]:
         ([device_mount("GPU-a"), device_mount("1"), device_mount("GPU-a")], ("GPU-a", "1")),
         ([device_mount("1/")], ("1",)),
         ([device_mount("all")], ("all",)),
-        ([device_mount("cdi/nvidia.com/gpu/0")], ("nvidia.com/gpu=0",)),
-        ([device_mount("cdi/nvidia.com/gpu=0")], ("nvidia.com/gpu=0",)),
+        ([device_mount("cdi/nvidia.com/gpu/0")], ("0",)),
+        ([device_mount("cdi/nvidia.com/gpu=0")], ("0",)),
         # None of these is a device list: the variable counts.
         ([device_mount("0", "/dev/zero")], ("2",)),
         ([("/dev/null", MOUNTS)], ("2",)),
@@ -155,6 +160,55 @@ def test_volume_mounts(mounts: list[tuple[str, str]], devices: tuple[str, ...]) 
     )
     assert asked is not None
     assert asked.devices == devices
+
+
+@pytest.mark.parametrize(
+    ("value", "devices", "others", "needs_driver"),
+    [
+        ("nvidia.com/gpu=0", ("0",), (), True),
+        ("nvidia.com/gpu=all,runtime.nvidia.com/gpu=1", ("all",), (), True),
+        ("k8s.device-plugin.nvidia.com/gpu=GPU-1, 2", ("GPU-1", "2"), (), True),
+        ("nvidia.com/gpu=none", (), (), True),
+        ("nvidia.com/gpu=void", None, (), False),
+        ("nvidia.com/gpu=void,a.b/c=d", None, (), False),
+        ("a.b/c=d", (), ("a.b/c=d",), False),
+        ("a.b/c=d,0,a.b/c=e,a.b/c=d", ("0",), ("a.b/c=d", "a.b/c=e"), True),
+        ("nvidia.com/gds=all", (), ("nvidia.com/gds=all",), False),
+    ],
+)
+def test_cdi_names_in_the_environment(
+    value: str, devices: tuple[str, ...] | None, others: tuple[str, ...], needs_driver: bool
+) -> None:
+    asked = ask({VISIBLE: value})
+    if devices is None:
+        assert asked is None
+    else:
+        assert asked == Request(devices, DEFAULT, VISIBLE, others, needs_driver)
+
+
+def test_cdi_annotations_count_before_the_environment() -> None:
+    """A CUDA image says all: what the device plugin chose must win."""
+    annotations = {
+        "cdi.k8s.io/nvidia-device-plugin_1": "nvidia.com/gpu=1, nvidia.com/gpu=3",
+        "cdi.k8s.io/other": "a.b/c=d",
+        "org.other": "nvidia.com/gpu=2",
+    }
+    asked = container({VISIBLE: "all"}, annotations=annotations)
+    assert from_container(asked, Config()) == Request(
+        ("1", "3"), DEFAULT, "cdi.k8s.io/", ("a.b/c=d",)
+    )
+    believed = from_container(asked, Config(accept_cdi_annotations=False))
+    assert believed is not None
+    assert believed.devices == ("all",)
+    closed = Config(accept_envvar_when_unprivileged=False)
+    assert from_container(asked, closed) is not None  # an engine's, not the image's
+
+
+@pytest.mark.parametrize("value", ["0", "nvidia.com=0", "a.b/c"])
+def test_an_annotation_must_hold_qualified_names(value: str) -> None:
+    asked = container({}, annotations={"cdi.k8s.io/x": value})
+    with pytest.raises(RequestError, match=f"{value} in annotation cdi.k8s.io/x is no CDI device"):
+        from_container(asked, Config())
 
 
 def test_volume_mounts_need_the_setting_and_no_privilege() -> None:
@@ -300,12 +354,11 @@ SAMPLE_RESULTS: dict[str, list[tuple[dict[str, object], object]]] = {
             ),
         )
     ],
-    # Accepted as a list; nvhook.core.selection refuses the names (test_selection).
-    "visible-cdi_name.txt": [({}, (("nvidia.com/gpu=all",), DEFAULT))],
+    "visible-cdi_name.txt": [({}, (("all",), DEFAULT))],
     "visible-mig_index.txt": [({}, (UnsupportedError, "NVIDIA_MIG_CONFIG_DEVICES"))],
     "visible-mig_uuid_new.txt": [({}, (UnsupportedError, "NVIDIA_MIG_MONITOR_DEVICES"))],
     "visible-no_gpu_has_10MiB.txt": [({}, (("no-gpu-has-10MiB-to-run",), DEFAULT))],
-    "visible-runtime_cdi.txt": [({}, (("runtime.nvidia.com/gpu=all",), DEFAULT))],
+    "visible-runtime_cdi.txt": [({}, (("all",), DEFAULT))],
     "visible-void-dra.txt": [({}, None)],
 }
 

@@ -90,12 +90,6 @@ def test_mig_is_refused_until_it_works(name: str) -> None:
         indices(name)
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/gpu=all", "runtime.nvidia.com/gpu=all", "a/b=c"])
-def test_cdi_name_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"CDI name {name} is not supported here"):
-        indices(name)
-
-
 def test_ctk203_old_mig_name_is_named_in_the_error() -> None:
     name = "MIG-GPU-aaaaaaaa-0000-0000-0000-000000000000/1/0"
     with pytest.raises(UnsupportedError, match=name):

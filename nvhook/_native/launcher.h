@@ -1,0 +1,24 @@
+/* What the parts of the launcher share. */
+#pragma once
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Print one line on standard error; returns 1, the exit status of a failure. */
+int fail(const char *what, const char *hint);
+
+/* bundle.c */
+/* Take the bundle's path out of a state. False if the state is not understood. */
+bool find_bundle(const char *state, size_t length, char *bundle, size_t size);
+/* True unless a config.json can be read and has nothing that a GPU container has. */
+bool may_want_gpu(const char *config_json);
+
+/* interpreter.c */
+/* The path of the launcher beside this executable: what a hook entry calls. */
+bool launcher_path(char *path, size_t size);
+/* Become Python: a hot door (argv[1] is its name) or the command line. Returns only on failure. */
+int run_python(bool hot, int argc, char **argv);
+
+/* runtime.c */
+int runtime(int argc, char **argv);

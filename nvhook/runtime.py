@@ -1,0 +1,152 @@
+"""The OCI runtime: what nvhook-runtime does before it becomes runc or crun.
+
+The launcher passes every call but the creation of a container that may want a GPU straight on. For
+those it runs this, waits, and then becomes the real runtime: same arguments, environment, input.
+Here only the bundle's config.json is edited, in one step; on failure it is as it was.
+"""
+
+import _stat as stat
+import posix
+import sys
+import time
+
+from nvhook import config as configuration
+from nvhook import pipeline
+from nvhook.core.edits import MOUNTS_IN_SPEC
+from nvhook.core.layout import ContainerLayout
+from nvhook.core.oci_render import is_gpu_hook, render
+from nvhook.core.request import from_container, may_ask
+from nvhook.errors import ConfigError, FormatError, NvhookError, UnsupportedError, one_line
+from nvhook.formats.json_splice import encode
+from nvhook.formats.oci import container_of, parse_document
+from nvhook.formats.oci_edit import Additions, add
+from nvhook.kernel.replace import replace_file
+from nvhook.log import Log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvhook.config import Config
+    from nvhook.core.request import Request
+    from nvhook.formats.oci import ContainerConfig
+
+STAGE = "createRuntime"
+# Explicit and not empty: with none, a runtime hands the hook its own (or the image's) environment.
+HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+_REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the engine's environment"
+
+
+def main(arguments: list[str]) -> "NoReturn":
+    """Edit a bundle and end the process: 0 done or not a GPU container, 1 failed.
+
+    arguments: ``runtime``, the bundle (absolute), its config.json, the path of the nvhook launcher,
+    nvhook's configuration file, the runtime's --log file and --log-format; the last three may be
+    empty.
+    """
+    posix._exit(_main(*arguments[1:]))
+
+
+def _main(
+    bundle: str, config_json: str, launcher: str, config: str, log_path: str, log_format: str
+) -> int:
+    log = Log()
+    log.bind(bundle=bundle)
+    failure: Exception
+    try:
+        edit_bundle(bundle, config_json, launcher, config or None, log)
+    except NvhookError as error:
+        failure, line = error, str(error)
+    except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
+        failure = error
+        line = one_line(f"internal error: {type(error).__name__}: {error} (hint: {_REPORT})")
+    else:
+        return 0
+    log.error(line)
+    print(f"nvhook: {line}", file=sys.stderr)
+    if log_path:
+        _tell_engine(log_path, log_format, f"nvhook: {line}")
+    if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    return 1
+
+
+def edit_bundle(
+    bundle: str, config_json: str, launcher: str, config_path: str | None, log: Log
+) -> None:
+    """Give a bundle's container in its config.json what it asks for; nothing if it asks for none.
+
+    Raises: NvhookError; the file is unchanged then.
+    """
+    data = pipeline.read_config(config_json)
+    document = parse_document(data)
+    container = container_of(document, bundle)
+    try:
+        settings = configuration.load(config_path)
+    except ConfigError as error:
+        if may_ask(container):
+            raise
+        log.warning(str(error))
+        return
+    log.configure(settings.log_path, settings.log_level)
+    warnings: list[str] = []
+    request = from_container(container, settings, warnings)
+    for warning in warnings:
+        log.warning(warning)
+    if request is None:
+        return
+    additions = _additions(request, container, settings)
+    if request.needs_driver:
+        options = ["--config", config_path] if config_path else []
+        arguments = ["nvhook", "hook", STAGE, "--delegated", *options]
+        hook: dict[str, object] = {"path": launcher, "args": arguments, "env": [*HOOK_ENVIRONMENT]}
+        additions += Additions(hooks=[(STAGE, hook)])
+    text = add(data.decode(), document, additions, is_gpu_hook)
+    _replace(config_json, text.encode())
+    log.info("edited", devices=len(additions.devices), source=request.source)
+
+
+def _additions(request: "Request", container: "ContainerConfig", settings: "Config") -> Additions:
+    additions = Additions()
+    if request.cdi_devices:
+        raise UnsupportedError(f"CDI device {request.cdi_devices[0]} is not supported yet")
+    if request.needs_driver:
+        layout = ContainerLayout()
+        if settings.handler_mounts == MOUNTS_IN_SPEC:
+            layout = pipeline.layout_of_root(container.root_path)
+        plan = pipeline.plan_for(request, settings, layout).plan
+        additions += render(plan, container.user_namespace, settings.handler_mounts)
+    return additions
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Put a new file in the place of one, with its owner and permissions."""
+    directory, _, name = path.rpartition("/")
+    try:
+        status = posix.stat(path)
+        parent = posix.open(directory or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        try:
+            owner = status.st_uid, status.st_gid
+            replace_file(parent, name, data, stat.S_IMODE(status.st_mode), owner)
+        finally:
+            posix.close(parent)
+    except OSError as error:
+        raise FormatError(f"{path} can't be written: {error.strerror}") from error
+
+
+def _tell_engine(path: str, form: str, line: str) -> None:
+    """Write a line into the runtime's log, where containerd and docker look for what failed."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if form == "json":
+        text = encode({"level": "error", "msg": line, "time": stamp})
+    else:
+        text = f'time="{stamp}" level=error msg={encode(line)}'
+    flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    try:
+        fd = posix.open(path, flags, 0o644)
+    except OSError:
+        return  # standard error has it, too
+    try:
+        posix.write(fd, text.encode() + b"\n")
+    finally:
+        posix.close(fd)

@@ -1,0 +1,160 @@
+"""A plan in config.json: what the spec says, and what is left to the hook."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nvhook.core.edits import (
+    MOUNTS_IN_SPEC,
+    AdditionalGid,
+    CachedLibrary,
+    CgroupRule,
+    DeviceNode,
+    EnvVar,
+    LdCacheUpdate,
+    Mount,
+    Plan,
+    Symlink,
+    TextFile,
+)
+from nvhook.core.oci_render import is_gpu_hook, render
+from nvhook.core.planner import rest
+from nvhook.formats.oci import container_of, parse_document
+from nvhook.formats.oci_edit import Additions, add
+
+DATA = Path(__file__).parent.parent / "data/oci"
+CONFIGS = sorted(DATA.glob("*/*/config.json"))
+
+NODE = DeviceNode("/dev/nvidia1", "/host/dev/nvidia1", 195, 1, 0o660, 0, 4444)
+LIBRARY = Mount("/host/lib/libcuda.so.550", "/usr/lib/libcuda.so.550", required=True)
+HIDDEN = Mount("", "/proc/driver/nvidia")
+LINK = Symlink("/usr/lib/libcuda.so.1", "libcuda.so.550")
+TEXT = TextFile("/proc/driver/nvidia/params", "x")
+CACHE = LdCacheUpdate((CachedLibrary("libcuda.so.1", "/usr/lib/libcuda.so.1", 0x303),))
+PLAN = Plan(
+    (
+        NODE,
+        CgroupRule("c", 195, 1),
+        AdditionalGid(4444),
+        EnvVar("A", "b"),
+        LIBRARY,
+        HIDDEN,
+        LINK,
+        TEXT,
+        CACHE,
+    )
+)
+DEVICE = {
+    "path": "/dev/nvidia1",
+    "type": "c",
+    "major": 195,
+    "minor": 1,
+    "fileMode": 0o660,
+    "uid": 0,
+    "gid": 4444,
+}
+RULE = {"allow": True, "type": "c", "major": 195, "minor": 1, "access": "rw"}
+HOOK = {"path": "/opt/bin/nvhook", "args": ["nvhook", "hook", "createRuntime"], "env": ["A=b"]}
+
+
+def test_devices_rules_variables_and_groups_are_the_specs() -> None:
+    assert render(PLAN, user_namespace=False) == Additions(["A=b"], [DEVICE], [RULE], (), [4444])
+    assert rest(PLAN, [("/dev/nvidia1", 195, 1)]) == Plan((LIBRARY, HIDDEN, LINK, TEXT, CACHE))
+
+
+def test_in_a_user_namespace_the_hook_binds_the_node() -> None:
+    assert render(PLAN, user_namespace=True) == Additions(["A=b"], (), [RULE])
+    assert rest(PLAN, []).edits[0] == NODE
+    assert NODE in rest(PLAN, [("/dev/nvidia1", 195, 2)]).edits  # a node of another device
+
+
+def test_mounts_in_the_spec_are_those_a_runtime_can_make() -> None:
+    binds = render(PLAN, user_namespace=False, mounts=MOUNTS_IN_SPEC).mounts
+    assert binds == (
+        {
+            "destination": "/usr/lib/libcuda.so.550",
+            "type": "bind",
+            "source": "/host/lib/libcuda.so.550",
+            "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("hook", "ours"),
+    [
+        ({"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}, True),
+        ({"path": "/usr/bin/nvidia-container-toolkit"}, True),
+        (HOOK, True),
+        ({"path": "/opt/bin/nvhook", "args": ["nvhook", "list"]}, False),
+        ({"path": "/opt/bin/nvhook"}, False),
+        ({"path": "/proc/1/exe", "args": ["libnetwork-setkey"]}, False),
+        ({}, False),
+    ],
+)
+def test_hooks_that_give_gpus_are_known(hook: dict[str, object], ours: bool) -> None:
+    assert is_gpu_hook(hook) is ours
+
+
+def test_what_is_there_is_not_added_again_and_what_differs_is_replaced() -> None:
+    other = {**DEVICE, "minor": 7, "fileMode": 0o600}
+    document = {
+        "process": {"env": ["A=b"], "user": {"additionalGids": [4444]}},
+        "linux": {"devices": [other, {"path": "/dev/x"}], "resources": {"devices": [RULE]}},
+    }
+    text = json.dumps(document)
+    changed = add(text, document, Additions(["A=b"], [DEVICE, DEVICE], [RULE, RULE], (), [4444, 0]))
+    document["linux"]["devices"][0] = DEVICE
+    assert json.loads(changed) == document
+    same = {"linux": {"devices": [{**DEVICE, "fileMode": 0o600}]}}
+    assert add(json.dumps(same), same, Additions(devices=[DEVICE])) == json.dumps(same)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_a_real_configuration_keeps_all_it_had(path: Path) -> None:
+    """Order, spelling and unknown fields stay, and a second time changes nothing."""
+    data = path.read_bytes()
+    document = parse_document(data)
+    container = container_of(document, "/bundle")
+    additions = render(PLAN, container.user_namespace) + Additions(hooks=[("createRuntime", HOOK)])
+    text = add(data.decode(), document, additions, is_gpu_hook)
+    changed = json.loads(text)
+    hooks = changed["hooks"]
+    assert hooks["createRuntime"][-1] == HOOK
+    assert not any(is_gpu_hook(hook) for hook in hooks.get("prestart") or ())
+    assert RULE in changed["linux"]["resources"]["devices"]
+    devices = changed["linux"].get("devices") or []
+    assert (DEVICE in devices) is not container.user_namespace
+    # Taken away again, it is what the engine wrote; whatever of it was there stands where it stood.
+    for place, values in (
+        (changed["hooks"]["createRuntime"], [HOOK]),
+        (changed["linux"]["resources"]["devices"], [RULE]),
+        (devices, [DEVICE]),
+        (changed["process"]["env"], ["A=b"]),
+        (changed["process"]["user"].get("additionalGids") or [], [4444]),
+    ):
+        for value in values:
+            if value in place:
+                place.remove(value)
+    original = json.loads(data)
+    assert _without_empty(changed) == _without_empty(_without_gpu_hooks(original))
+    assert list(changed) == [*original, *[key for key in ("hooks",) if key not in original]]
+    again = parse_document(text.encode())
+    assert add(text, again, additions, is_gpu_hook) == text
+
+
+def _without_gpu_hooks(document: dict) -> dict:
+    hooks = document.get("hooks") or {}
+    for stage in ("prestart", "createRuntime"):
+        if hooks.get(stage):
+            hooks[stage] = [hook for hook in hooks[stage] if not is_gpu_hook(hook)]
+    return document
+
+
+def _without_empty(value):
+    """Lists and objects that are only there to hold what was taken away."""
+    if isinstance(value, dict):
+        cleaned = {key: _without_empty(each) for key, each in value.items()}
+        return {key: each for key, each in cleaned.items() if each not in ({}, [], None)}
+    return [_without_empty(each) for each in value] if isinstance(value, list) else value
