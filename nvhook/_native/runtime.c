@@ -154,18 +154,19 @@ static int configured_runtime(const char *line, char *out, size_t size)
 		at = blank(at + sizeof key - 1);
 		if (*at != '=' || *(at = blank(at + 1)) != '[')
 			return -2;
+		int found = -1;
 		for (at = blank(at + 1); *at == '"' || *at == '\''; at = blank(at)) {
 			char quote = *at++;
 			size_t length = strcspn(at, quote == '"' ? "\"\\\n" : "'\n");
 			if (at[length] != quote)
 				return -2;
-			if (find_runtime(at, length, out, size))
-				return 1;
+			if (found < 0 && find_runtime(at, length, out, size))
+				found = 1;
 			at = blank(at + length + 1);
 			if (*at == ',')
 				at++;
 		}
-		return *at == ']' ? -1 : -2;
+		return *at == ']' ? found : -2;
 	}
 	return 0;
 }
