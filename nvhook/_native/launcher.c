@@ -8,6 +8,7 @@
  *   nvhook-runtime                 an OCI runtime in front of the real one (runtime.c)
  *   nvidia-container-runtime-hook  the hook, with NVIDIA's command line
  *   nvidia-container-runtime       nvhook-runtime
+ *   nvidia-container-cli           what ctr run --gpus calls (container_cli.py)
  */
 #define _GNU_SOURCE
 #include "launcher.h"
@@ -98,11 +99,28 @@ static int hook(int argc, char **argv)
 	return run_python(true, argc, argv);
 }
 
+/* The arguments, with others in the place of argv[0]. */
+static char **with_front(int count, char **first, int argc, char **argv)
+{
+	char **args = calloc((size_t)(count + argc), sizeof *args);
+	if (!args)
+		exit(fail("out of memory", "free some"));
+	memcpy(args, first, (size_t)count * sizeof *args);
+	if (argc > 1)
+		memcpy(args + count, argv + 1, (size_t)(argc - 1) * sizeof *args);
+	return args;
+}
+
 int main(int argc, char **argv)
 {
 	const char *slash = argc ? strrchr(argv[0], '/') : NULL;
 	const char *name = slash ? slash + 1 : argc ? argv[0] : "nvhook";
 
+	if (strcmp(name, "nvidia-container-cli") == 0) {
+		const char *config = getenv("NVHOOK_CONFIG");
+		char *first[] = { argv[0], "container_cli", (char *)(config ? config : "") };
+		return run_python(true, argc + 2, with_front(3, first, argc, argv));
+	}
 	if (strcmp(name, "nvhook-runtime") == 0 || strcmp(name, "nvidia-container-runtime") == 0)
 		return runtime(argc, argv);
 	if (strcmp(name, compat_hook) == 0) {
@@ -114,14 +132,8 @@ int main(int argc, char **argv)
 			printf("%s: nvhook %s\n", compat_hook, NVHOOK_VERSION);
 			return 0;
 		}
-		char **args = calloc((size_t)argc + 2, sizeof *args);
-		if (!args)
-			return fail("out of memory", "free some");
-		args[0] = argv[0];
-		args[1] = "hook";
-		for (int i = 1; i < argc; i++)
-			args[i + 1] = argv[i];
-		return hook(argc + 1, args);
+		char *first[] = { argv[0], "hook" };
+		return hook(argc + 1, with_front(2, first, argc, argv));
 	}
 	if (argc > 1 && strcmp(argv[1], "hook") == 0) {
 		bool help = argc < 3;

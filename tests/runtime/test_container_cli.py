@@ -1,0 +1,90 @@
+"""nvidia-container-cli: what ctr run --gpus calls, and what scripts ask it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
+
+NAME = "nvidia-container-cli"
+# As containerd's hook calls it, without the devices.
+CONFIGURE = ("--load-kmods", "configure", "--compute", "--utility")
+
+
+@pytest.fixture
+def cli(place: Path, driver) -> Path:
+    """The launcher under NVIDIA's name, in a directory like the one it is installed to."""
+    link = place / NAME
+    link.symlink_to(driver.launcher)
+    return link
+
+
+def call(cli: Path, settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["env", f"NVHOOK_CONFIG={settings}", str(cli), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus"),
+    [
+        (["--device=1"], (1,)),
+        (["--device=0,2"], (0, 2)),
+        (["--device", "0", "--device=3"], (0, 3)),
+        (["--device=all"], (0, 1, 2, 3)),
+        ([], ()),
+    ],
+)
+def test_a_container_gets_what_ctr_asks_for(each_engine, bundles, cli, devices, gpus):
+    bundle = bundles(each_engine)
+    words = " ".join([*CONFIGURE, *devices])
+    command = f"NVHOOK_CONFIG={bundle.settings} {cli} {words} --pid=$pid {bundle.root}"
+    bundle.config["hooks"]["prestart"] = [bundle.shell_hook(command + " </dev/null")]
+    ask_everything(bundle)
+
+    assert_reaches(bundle, each_engine.start(bundle), gpus, COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["configure", "--device=9", "--compute", "--pid={pid}", "/x"], "is in the host's mount"),
+        (["configure", "--pid=", "/x"], "--pid must name the container's process"),
+        (["configure", "--pid=2", "x"], "one absolute ROOTFS is needed"),
+        (["configure", "--pid=2", "--require=cuda>=1", "/x"], "--require is not supported yet"),
+        (["configure", "--mig-config", "all", "--pid=2", "/x"], "--mig-config is not supported"),
+        (["list", "--device=9"], "unknown device id 9"),
+        (["list", "--nonsense"], "unknown option --nonsense"),
+    ],
+)
+def test_what_it_can_not_do_is_one_line(cli, driver, arguments, says):
+    arguments = [each.format(pid="self") if "{" in each else each for each in arguments]
+    if "--pid=self" in arguments:
+        with subprocess.Popen(["sleep", "10"]) as process:
+            arguments = [each.replace("self", str(process.pid)) for each in arguments]
+            done = call(cli, driver.config, *arguments)
+            process.kill()
+    else:
+        done = call(cli, driver.config, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{NAME}: ")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_list_and_info(cli, driver):
+    info = call(cli, driver.config, "info").stdout
+    assert "NVRM version:   550.54.14\n" in info
+    listed = [line.split()[-1] for line in info.splitlines() if line.startswith("GPU UUID")]
+    assert listed == [gpu.uuid for gpu in driver.gpus]
+    everything = call(cli, driver.config, "list").stdout.splitlines()
+    assert {f"/dev/nvidia{gpu.minor}" for gpu in driver.gpus} <= {*everything}
+    assert any(line.endswith("libcuda.so.550.54.14") for line in everything)
+    some = call(cli, driver.config, "list", "--device=1", "--binaries").stdout.splitlines()
+    nodes = [line for line in some if line.startswith("/dev/nvidia") and line[-1].isdigit()]
+    assert nodes == [f"/dev/nvidia{driver.gpus[1].minor}"]
+    assert "/usr/bin/nvidia-smi" in some
+    assert not any(".so." in line for line in some)
+    version = call(cli, driver.config, "--version")
+    assert version.stdout.startswith(f"{NAME}: nvhook ")
+    assert call(cli, driver.config, "nonsense").returncode == 2
