@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.options import config_option
 from nvhook.sim.driver import DEFAULT_MODEL, DEFAULT_VERSION, create
+from nvhook.sim.features import FEATURES
 
 
 @click.group()
@@ -21,13 +22,26 @@ def sim() -> None:
     metavar="N,...",
     help="The N of /dev/nvidiaN for each GPU in PCI order (default: 0,1,...).",
 )
+@click.option(
+    "--feature",
+    "features",
+    metavar="NAME,...",
+    default="",
+    help=f"Nodes and files of these, too: {', '.join(FEATURES)}.",
+)
 @config_option
 def create_command(
-    directory: str, gpus: int, model: str, driver_version: str, minors: str | None
+    directory: str,
+    gpus: int,
+    model: str,
+    driver_version: str,
+    minors: str | None,
+    features: str,
 ) -> None:
     """Make a simulated driver in DIRECTORY, or rebuild one, and print its config.toml."""
     chosen = None if minors is None else _numbers(minors)
-    click.echo(create(directory, gpus, model, driver_version, chosen))
+    names = [name.strip() for name in features.split(",") if name.strip()]
+    click.echo(create(directory, gpus, model, driver_version, chosen, features=names))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def load(directories: "Sequence[str]" = DIRECTORIES) -> Registry:
     for directory in directories:
         offered: dict[str, list[Entry]] = {}
         for file in _files(directory, findings):
-            spec, found = _read(file)
+            spec, found = read_spec(file)
             findings += found
             if found:
                 bad_kinds[file] = spec.kind
@@ -160,25 +160,21 @@ def _files(directory: str, findings: list[Finding]) -> list[str]:
         findings.append(Finding(directory, "", f"can't be read: {error.strerror}"))
         return []
     paths = [os.path.join(directory, name) for name in names if name.endswith(EXTENSIONS)]
-    return [path for path in paths if not os.path.isdir(path)]
+    # A link to nothing is left out, too: uninstalled drivers leave some.
+    return [path for path in paths if os.path.exists(path) and not os.path.isdir(path)]
 
 
-def _read(file: str) -> tuple[Spec, tuple[Finding, ...]]:
-    nothing = Spec("", "", ())
+def read_spec(file: str) -> tuple[Spec, tuple[Finding, ...]]:
+    """Return what can be understood of a spec file, and everything that is wrong with it."""
     try:
-        data = read_file(file)
-    except FileNotFoundError:
-        return nothing, ()  # it went between two looks, or is a link to nothing
+        data = _content(file)
     except OSError as error:
-        return nothing, (Finding(file, "", f"can't be read: {error.strerror}"),)
+        return Spec("", "", ()), (Finding(file, "", f"can't be read: {error.strerror}"),)
     return read(data, file)
 
 
-def read_file(file: str) -> bytes:
-    """Return the content of a regular file, at most a byte more than a spec may have.
-
-    Raises: OSError.
-    """
+def _content(file: str) -> bytes:
+    """Return the bytes of a regular file, at most one more than a spec may have."""
     # O_NONBLOCK: a FIFO of this name must not hang the caller.
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with open(fd, "rb") as stream:

@@ -22,11 +22,12 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
     gpus = [name for name in present if name.startswith("nvidia") and is_decimal(name[6:])]
     names = [name for name in CONTROL_NODES if name in present]
     names += sorted(gpus, key=lambda name: int(name[6:]))
-    nodes = [_node(directory, name) for name in names]
+    nodes = [read_node(directory, name) for name in names]
     return tuple([node for node in nodes if node is not None])
 
 
-def _node(directory: str, name: str) -> HostNode | None:
+def read_node(directory: str, name: str) -> HostNode | None:
+    """Return the character device of this name below a directory, None if it is none."""
     path = f"{directory}/{name}"
     try:
         status = posix.stat(path, follow_symlinks=False)

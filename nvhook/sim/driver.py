@@ -18,6 +18,7 @@ import sys
 from nvhook.errors import HostError
 from nvhook.sim import driver_root
 from nvhook.sim.driver_root import build_driver_root, write_file, write_loader_cache
+from nvhook.sim.features import FEATURES, feature_nodes, write_feature_files
 from nvhook.sim.kernel_files import proc_files, sys_files
 from nvhook.sim.machine import CTL_MINOR, MODESET_MINOR, NVIDIA_MAJOR, build_machine, state_text
 
@@ -45,18 +46,24 @@ def create(
     driver_version: str = DEFAULT_VERSION,
     minors: "Sequence[int] | None" = None,
     report: "Callable[[str], None]" = _to_stderr,
+    features: "Sequence[str]" = (),
 ) -> str:
     """Make or rebuild a simulated driver below directory and return the path of its config.toml.
 
     ``minors`` gives each GPU's /dev/nvidiaN by index; ``report`` gets a line about everything that
-    this user or this machine can't do, and that is left out.
+    this user or this machine can't do, and that is left out. ``features`` are names of
+    nvhook.core.features: their nodes and files are made, too.
 
     Raises: HostError where a setting is wrong or the directory belongs to something else.
     """
     architecture = platform.machine()
     if architecture not in driver_root.TRIPLETS:
         raise HostError(f"no simulated driver for {architecture}", "use x86-64 or aarch64")
-    machine = build_machine(gpus, model, driver_version, minors, _used_majors())
+    for name in features:
+        if name not in FEATURES:
+            raise HostError(f"there is no feature {name!r}", f"known are {', '.join(FEATURES)}")
+    chosen = tuple(dict.fromkeys(features))
+    machine = build_machine(gpus, model, driver_version, minors, _used_majors(), chosen)
     base = os.path.abspath(directory)
     if not base.isprintable():
         raise HostError(f"the directory {base!r} has odd characters in its name", "use another")
@@ -90,6 +97,7 @@ def _build(
     os.makedirs(os.path.join(base, "proc/driver/nvidia/gpus"), exist_ok=True)
     _make_nodes(os.path.join(base, "dev"), machine, report)
     os.mkdir(os.path.join(base, "run"))
+    write_feature_files(base, machine)
     # Last: where it is, the rest is there.
     write_file(os.path.join(base, "config.toml"), _config_text(base).encode())
 
@@ -140,9 +148,11 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
         ("nvidia-uvm-tools", machine.uvm_major, 1),
     ]
     nodes += [(f"nvidia{gpu.minor}", NVIDIA_MAJOR, gpu.minor) for gpu in machine.gpus]
+    nodes += feature_nodes(machine)
     os.makedirs(os.path.join(dev, "nvidia-caps"))
     for name, major, minor in nodes:
         path = os.path.join(dev, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         except PermissionError:

@@ -3,6 +3,7 @@
 The formats, tabs and trailing blanks included, are those of the samples in tests/data.
 """
 
+from nvhook.sim.features import FEATURES
 from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL
 
 TYPE_CHECKING = False
@@ -109,6 +110,7 @@ def _devices(machine: "Machine") -> str:
     names = ("nvidia", "nvidia-modeset", "nvidiactl") if renamed else ("nvidia-frontend",)
     majors = [*_OTHER_MAJORS, *[(NVIDIA_MAJOR, name) for name in names]]
     majors += [(machine.caps_major, "nvidia-caps"), (machine.uvm_major, "nvidia-uvm")]
+    majors += [(major, FEATURES[name].major_name) for name, major in machine.feature_majors.items()]
     majors.sort(key=lambda line: line[0])
     characters = "".join(f"{major:3d} {name}\n" for major, name in majors)
     return f"Character devices:\n{characters}\nBlock devices:\n  7 loop\n259 blkext\n"

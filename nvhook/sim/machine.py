@@ -92,17 +92,27 @@ CUDA_VERSIONS = (
 
 
 class Machine(Record):
-    """A simulated machine. ``uvm_major`` and ``caps_major`` are the two dynamic majors."""
+    """A simulated machine.
 
-    __slots__ = ("caps_major", "driver_version", "gpus", "uvm_major")
+    ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``feature_majors`` those of
+    its features by name (nvhook.core.features).
+    """
+
+    __slots__ = ("caps_major", "driver_version", "feature_majors", "gpus", "uvm_major")
 
     def __init__(
-        self, driver_version: str, gpus: tuple[Gpu, ...], uvm_major: int, caps_major: int
+        self,
+        driver_version: str,
+        gpus: tuple[Gpu, ...],
+        uvm_major: int,
+        caps_major: int,
+        feature_majors: dict[str, int],
     ) -> None:
         self.driver_version: Final = driver_version
         self.gpus: Final = gpus
         self.uvm_major: Final = uvm_major
         self.caps_major: Final = caps_major
+        self.feature_majors: Final = feature_majors
 
     @property
     def branch(self) -> int:
@@ -121,6 +131,7 @@ def build_machine(
     driver_version: str,
     minors: "Sequence[int] | None" = None,
     used_majors: "frozenset[int]" = frozenset(),
+    features: "Sequence[str]" = (),
 ) -> Machine:
     """Return the machine that these settings describe.
 
@@ -143,9 +154,10 @@ def build_machine(
         for index, minor in enumerate(chosen)
     )
     free = [major for major in range(511, 383, -1) if major not in used_majors]
-    if len(free) < 2:
+    if len(free) < 2 + len(features):
         raise HostError("no dynamic device numbers are free", "384 to 511 are all in /proc/devices")
-    return Machine(driver_version, table, free[0], free[1])
+    majors = dict(zip(features, free[2:], strict=False))
+    return Machine(driver_version, table, free[0], free[1], majors)
 
 
 def gpu_uuid(index: int) -> str:

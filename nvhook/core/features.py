@@ -1,0 +1,154 @@
+"""What beside GPUs NVIDIA's drivers offer to containers: nodes and files by feature.
+
+Nothing here is looked for unless it is asked for.
+
+Source: nvidia-container-stack reference, sections 1.2 and 2.2 and appendix D.
+"""
+
+from nvhook.core.edits import CgroupRule, DeviceNode, Mount, Plan
+from nvhook.errors import HostError, RequestError
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Final
+
+    from nvhook.core.edits import Edit
+    from nvhook.core.inventory import HostFile, HostNode
+
+# 2^20, the driver's own limit
+MAX_IMEX_CHANNEL = (1 << 20) - 1
+_CHANNEL = "nvidia-caps-imex-channels/channel"
+
+
+class Feature(Record):
+    """A feature: what its nodes are called below the dev root, and its files.
+
+    ``patterns`` are shell patterns, ``without`` those of names that are left out; ``files`` stand
+    below the driver root and ``machine_files`` beside the dev root, both optional. ``remedy`` says
+    what to do where no node is found. ``device_class`` is the class of its CDI kind.
+    """
+
+    __slots__ = (
+        "device_class",
+        "files",
+        "machine_files",
+        "name",
+        "patterns",
+        "remedy",
+        "without",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        device_class: str,
+        patterns: tuple[str, ...],
+        remedy: str,
+        without: tuple[str, ...] = (),
+        files: tuple[str, ...] = (),
+        machine_files: tuple[str, ...] = (),
+    ) -> None:
+        self.name: Final = name
+        self.device_class: Final = device_class
+        self.patterns: Final = patterns
+        self.remedy: Final = remedy
+        self.without: Final = without
+        self.files: Final = files
+        self.machine_files: Final = machine_files
+
+
+GDS = Feature(
+    "gds",
+    "gds",
+    ("nvidia-fs*",),
+    "install GPUDirect Storage and run 'modprobe nvidia-fs'",
+    files=("/etc/cufile.json",),
+    machine_files=("/run/udev",),
+)
+MOFED = Feature(
+    "mofed",
+    "mofed",
+    ("infiniband/uverbs*", "infiniband/rdma_cm"),
+    "load the RDMA drivers: modprobe ib_uverbs rdma_ucm",
+)
+GDRCOPY = Feature("gdrcopy", "gdrcopy", ("gdrdrv",), "install GDRCopy and run 'modprobe gdrdrv'")
+NVSWITCH = Feature(
+    "nvswitch",
+    "nvswitch",
+    ("nvidia-nvswitchctl", "nvidia-nvswitch*"),
+    "does this machine have NVSwitches, and does its fabric manager run?",
+)
+IMEX = Feature(
+    "imex",
+    "imex-channel",
+    (f"{_CHANNEL}*",),
+    "make a channel: nvidia-modprobe -i 0, or load the driver with NVreg_CreateImexChannel0=1",
+)
+# Everything an operator's own containers (exporters, fabric managers) administrate GPUs with.
+MANAGEMENT = Feature(
+    "management",
+    "gpu",
+    ("nvidia*", "nvidia-caps/*", f"{_CHANNEL}*"),
+    "is the driver loaded? try nvhook list",
+    without=("nvidia-fs*", "nvidia-nvswitch*", "nvidia-nvlink*"),
+)
+FEATURES = {feature.name: feature for feature in (GDS, MOFED, GDRCOPY, NVSWITCH, IMEX, MANAGEMENT)}
+
+
+def feature_plan(
+    feature: Feature, nodes: "tuple[HostNode, ...]", files: "tuple[HostFile, ...]", dev_root: str
+) -> Plan:
+    """Return the plan that gives a feature; nodes and files are those found for it.
+
+    Raises: HostError where the host has no node of it.
+    """
+    if not nodes:
+        names = ", ".join(f"{dev_root}/{pattern}" for pattern in feature.patterns)
+        raise HostError(f"this host has no {feature.name}: there is no {names}", feature.remedy)
+    edits: list[Edit] = [*_nodes(nodes)]
+    edits += [Mount(file.host_path, file.path) for file in files]
+    return Plan(tuple(edits))
+
+
+def channel_plans(
+    channels: tuple[str, ...], nodes: "tuple[HostNode, ...]", dev_root: str
+) -> dict[int, Plan]:
+    """Return the plans of IMEX channels by number, in order; channels are numbers, or all.
+
+    Raises: HostError where the host has none, RequestError for one that it does not have.
+    """
+    feature_plan(IMEX, nodes, (), dev_root)
+    found = {}
+    for node in nodes:
+        number = _channel(node.name.removeprefix(_CHANNEL))
+        if number is not None:
+            found[number] = Plan(tuple(_nodes((node,))))
+    if channels == ("all",):
+        return dict(sorted(found.items()))
+    wanted = set()
+    for name in channels:
+        number = _channel(name)
+        if number is None:
+            raise RequestError(
+                f"{name[:100]!r} is no IMEX channel", f"use all, or 0 to {MAX_IMEX_CHANNEL}"
+            )
+        if number not in found:
+            have = ", ".join(str(each) for each in sorted(found)[:16])
+            raise RequestError(
+                f"IMEX channel {number} does not exist", f"this host has {have}; {IMEX.remedy}"
+            )
+        wanted.add(number)
+    return {number: found[number] for number in sorted(wanted)}
+
+
+def _channel(text: str) -> int | None:
+    digits = text.isascii() and text.isdigit() and len(text) <= 7
+    return int(text) if digits and int(text) <= MAX_IMEX_CHANNEL else None
+
+
+def _nodes(nodes: "Iterable[HostNode]") -> "Iterable[Edit]":
+    for node in nodes:
+        yield DeviceNode(f"/dev/{node.name}", node.host_path, node.major, node.minor)
+        yield CgroupRule("c", node.major, node.minor)

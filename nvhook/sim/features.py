@@ -1,0 +1,54 @@
+"""The nodes and files of a simulated machine's features (nvhook.core.features)."""
+
+import os
+
+from nvhook.record import Record
+from nvhook.sim.driver_root import write_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final
+
+    from nvhook.sim.machine import Machine
+
+
+class SimulatedFeature(Record):
+    """A feature: the name of its major in /proc/devices, and (node below /dev, minor)."""
+
+    __slots__ = ("major_name", "nodes")
+
+    def __init__(self, major_name: str, nodes: tuple[tuple[str, int], ...]) -> None:
+        self.major_name: Final = major_name
+        self.nodes: Final = nodes
+
+
+_CHANNELS = "nvidia-caps-imex-channels"
+FEATURES = {
+    "gds": SimulatedFeature("nvidia-fs", (("nvidia-fs0", 0), ("nvidia-fs1", 1))),
+    "mofed": SimulatedFeature(
+        "infiniband_verbs",
+        (("infiniband/uverbs0", 192), ("infiniband/uverbs1", 193), ("infiniband/rdma_cm", 0)),
+    ),
+    "gdrcopy": SimulatedFeature("gdrdrv", (("gdrdrv", 0),)),
+    "nvswitch": SimulatedFeature(
+        "nvidia-nvswitch", (("nvidia-nvswitchctl", 255), ("nvidia-nvswitch0", 0))
+    ),
+    "imex": SimulatedFeature(
+        _CHANNELS, tuple([(f"{_CHANNELS}/channel{number}", number) for number in range(3)])
+    ),
+}
+
+
+def feature_nodes(machine: "Machine") -> "Iterator[tuple[str, int, int]]":
+    """Yield (name below /dev, major, minor)."""
+    for name, major in machine.feature_majors.items():
+        for node, minor in FEATURES[name].nodes:
+            yield node, major, minor
+
+
+def write_feature_files(base: str, machine: "Machine") -> None:
+    """Write the files of GDS: the driver root's cufile.json, and udev's data beside /dev."""
+    if "gds" in machine.feature_majors:
+        write_file(os.path.join(base, "root/etc/cufile.json"), b"{}\n")
+        write_file(os.path.join(base, "run/udev/data/c195:0"), b"I:1\n")
