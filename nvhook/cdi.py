@@ -113,11 +113,12 @@ def _management(wanted: Wanted, config: "Config") -> "Spec":
     driver = driver_plan(capabilities, inventory, ContainerLayout(), uvm_required=False)
     nodes = find_feature_nodes(MANAGEMENT, config.dev_root)
     plan = feature_plan(MANAGEMENT, nodes, (), config.dev_root)
+    # Without a GPU there are only the driver's own nodes, and a device must have something.
     rest = Plan(tuple([edit for edit in plan.edits if edit not in driver.edits]))
     return build_spec(
         wanted.kind,
         merge((Plan((VOID,)), driver)),
-        [(("all",), rest)],
+        [(("all",), rest if rest.edits else plan)],
         nodes,
         hook_entry(wanted.launcher, capabilities, wanted.config_path),
     )

@@ -26,7 +26,7 @@ DEFAULT_STRATEGIES = ("index", "uuid")
 @click.group("cdi")
 @config_option
 def command() -> None:
-    """Make, list and check CDI specs (Container Device Interface)."""
+    """Make, list and check CDI specs."""
 
 
 @command.command()

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,21 @@ def test_the_launcher_is_the_one_that_was_run(
     assert spec_of(driver).edits.hooks[0].path == "/bin/sh"
 
 
+def test_the_launcher_says_where_it_is_whatever_it_was_called_by(
+    driver: Path, tmp_path: Path
+) -> None:
+    launcher = Path(sysconfig.get_path("scripts")) / "nvhook"
+    (tmp_path / "link").symlink_to(launcher)
+    done = subprocess.run(
+        [tmp_path / "link", "cdi", "generate", "--config", driver / "config.toml"],
+        env={"NVHOOK_LAUNCHER": "/somebody/elses", "PATH": ""},
+        capture_output=True,
+        check=True,
+    )
+    (hook,) = parse(done.stdout, "stdout.yaml").edits.hooks
+    assert hook.path == str(launcher.resolve())
+
+
 @pytest.mark.parametrize(
     ("mode", "kind", "expected"),
     [
@@ -191,6 +208,18 @@ def test_other_modes(driver: Path, mode: str, kind: str, expected: dict[str, lis
     assert bool(found.edits.hooks) is is_driver
     # void would take a GPU away that the container asks for with the variable
     assert found.edits.env == ((VOID,) if is_driver else ())
+
+
+def test_management_of_a_host_whose_gpus_have_gone(own_driver: Path) -> None:
+    for minor in MINORS:
+        (own_driver / f"dev/nvidia{minor}").unlink()
+    found = nodes(spec_of(own_driver, "--mode", "management"))
+    assert sorted(found["all"]) == [
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidiactl",
+    ]
 
 
 def test_files_of_gds(driver: Path) -> None:
@@ -331,6 +360,7 @@ def wanted() -> cdi.Wanted:
     [
         ("node gone", "dev/nvidia3: No such file or directory"),
         ("node of other numbers", "dev/nvidia3 is not character device 195:3 any more"),
+        ("node of a block device", "dev/nvidia3 is not character device 195:3 any more"),
         ("node that is a file", "dev/nvidia3 is not character device 195:3 any more"),
         ("library gone", "libcuda.so.550.54.14 has gone while the CDI spec was made"),
     ],
@@ -348,6 +378,8 @@ def test_what_changes_under_its_hands_is_noticed(
         node.unlink()
     if change == "node of other numbers":
         os.mknod(node, 0o020666, os.makedev(195, 9))
+    elif change == "node of a block device":
+        os.mknod(node, 0o060666, os.makedev(195, 3))
     elif change == "node that is a file":
         node.touch()
     with pytest.raises(HostError, match=reason):

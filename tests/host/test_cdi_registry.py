@@ -79,6 +79,7 @@ def test_a_conflict_below_does_not_matter_where_a_later_directory_decides(
     write(static / "two.json", "x")
     write(dynamic / "new.json", "x")
     assert env("a.com/b=x", directories=[static, dynamic]) == ("new=1", "new_x=1")
+    assert load([str(static), str(dynamic)]).conflicts == {}
     assert "none of them counts" in refusal("a.com/b=x", dynamic, static)
 
 

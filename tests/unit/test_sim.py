@@ -306,3 +306,24 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, option: list[
     with pytest.raises(click.UsageError):
         sim.main(["create", str(tmp_path / "sim"), *option], standalone_mode=False)
     assert not (tmp_path / "sim").exists()
+
+
+# --- features
+
+
+def test_features_have_majors_nodes_and_files(tmp_path: Path) -> None:
+    machine = build_machine(1, "T4", "550.54.14", features=("gds", "imex"))
+    assert machine.feature_majors == {"gds": 509, "imex": 508}
+    devices = proc_files(machine, "x86_64")["devices"]
+    assert "509 nvidia-fs\n" in devices
+    assert "508 nvidia-caps-imex-channels\n" in devices
+    assert "gdrdrv" not in devices
+    base = make(tmp_path / "sim", features=("gds", "gds"))
+    assert (base / "root/etc/cufile.json").is_file()
+    assert (base / "run/udev").is_dir()
+
+
+def test_a_feature_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="there is no feature 'warp'"):
+        make(tmp_path / "sim", features=("gds", "warp"))
+    assert not (tmp_path / "sim").exists()
