@@ -21,6 +21,7 @@ COMMANDS = {
     "list": ("nvhook.cli.list:command", "Show the GPUs and the driver of this host."),
     "plan": ("nvhook.cli.plan:command", "Show what a container would get, edit by edit."),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
+    "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),
     "hook": ("nvhook.cli.hook:hook", "Give a created container its GPU (called by OCI runtimes)."),
     "sim": ("nvhook.cli.sim:sim", "Simulate a driver on a machine without a GPU."),
