@@ -49,6 +49,29 @@ def newest_crun() -> Path:
     return program
 
 
+def unpacked(package: str, newest: bool = False) -> Path:
+    """Return the tree of one package, of this machine's own release or of the newest one."""
+    with cache(f"{package}-{'newest' if newest else 'own'}") as directory:
+        if not directory.exists():
+            work = directory.with_name(f"{directory.name}.partial")
+            _remove(work)
+            work.mkdir()
+            release = os_release()
+            apt: list[str] = []
+            if newest:
+                suite, components = NEWEST[release["ID"]], COMPONENT[release["ID"]]
+                apt = isolated_apt(work / "apt", suite, components)
+                _run("apt-get", *apt, "update")
+            subprocess.run(
+                ["apt-get", *apt, "download", package], cwd=work, check=True, capture_output=True
+            )
+            for file in work.glob("*.deb"):
+                _run("dpkg-deb", "--extract", file, work / "tree")
+            (work / "tree").rename(directory)
+            _remove(work)
+        return directory
+
+
 def _fill_crun(work: Path, final: Path) -> None:
     release = os_release()
     apt = isolated_apt(work / "apt", NEWEST[release["ID"]], COMPONENT[release["ID"]])
