@@ -31,7 +31,7 @@ MAX_SIZE = 1 << 20
 class Setting(Record):
     """One key of the file.
 
-    ``kind`` is path, file, level, side, flag, names, programs or capabilities.
+    ``kind`` is path, file, level, side, flag, names, paths, programs or capabilities.
     """
 
     __slots__ = ("default", "doc", "key", "kind")
@@ -87,6 +87,12 @@ SETTINGS = (
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
     Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
+    Setting(
+        "cdi-spec-directories",
+        "paths",
+        ("/etc/cdi", "/var/run/cdi"),
+        "where specs of CDI devices are; of two definitions the later directory's counts",
+    ),
     # The launcher reads this one, too: on one line, in this form.
     Setting(
         "handler.runtimes",
@@ -112,6 +118,7 @@ class Config(Record):
     accept_cdi_annotations: bool
     accept_envvar_when_unprivileged: bool
     accept_volume_mounts: bool
+    cdi_spec_directories: tuple[str, ...]
     dev_root: str
     device_rules: bool
     driver_root: str
@@ -300,6 +307,9 @@ def _convert(setting: Setting, value: object) -> object:
     if setting.kind == "names":
         # The launcher decides by this prefix whether a container can be about a GPU at all.
         return tuple(value) if all(item.startswith(SWARM_PREFIX) for item in value) else None
+    if setting.kind == "paths":
+        paths = [_path(item, may_be_empty=False) for item in value]
+        return None if None in paths else tuple(paths)
     if setting.kind == "programs":
         good = value and all(item and not item.isspace() and "\0" not in item for item in value)
         return tuple(value) if good else None
@@ -323,6 +333,7 @@ def _wanted(setting: Setting) -> str:
         "path": "an absolute path",
         "file": "an absolute path, or empty",
         "names": f"a list of names that begin with {SWARM_PREFIX}",
+        "paths": "a list of absolute paths",
         "programs": "a list of at least one name or absolute path",
         "side": f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}",
         "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),

@@ -14,9 +14,9 @@ from nvhook import config as configuration
 from nvhook import pipeline
 from nvhook.core.edits import MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
-from nvhook.core.oci_render import is_gpu_hook, render
+from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
 from nvhook.core.request import from_container, may_ask
-from nvhook.errors import ConfigError, FormatError, NvhookError, UnsupportedError, one_line
+from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
 from nvhook.formats.oci_edit import Additions, add
@@ -93,7 +93,7 @@ def edit_bundle(
     request = from_container(container, settings, warnings)
     for warning in warnings:
         log.warning(warning)
-    if request is None:
+    if request is None or gave_cdi(document):
         return
     additions = _additions(request, container, settings)
     if request.needs_driver:
@@ -109,7 +109,11 @@ def edit_bundle(
 def _additions(request: "Request", container: "ContainerConfig", settings: "Config") -> Additions:
     additions = Additions()
     if request.cdi_devices:
-        raise UnsupportedError(f"CDI device {request.cdi_devices[0]} is not supported yet")
+        from nvhook.core.oci_cdi import additions_of
+        from nvhook.host import cdi_registry
+
+        edits = cdi_registry.resolve(request.cdi_devices, settings.cdi_spec_directories)
+        additions += additions_of(edits, HOOK_ENVIRONMENT)
     if request.needs_driver:
         layout = ContainerLayout()
         if settings.handler_mounts == MOUNTS_IN_SPEC:

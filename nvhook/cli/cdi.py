@@ -146,7 +146,7 @@ def list_command(directories: tuple[str, ...], as_json: bool) -> None:
     """
     from nvhook.cli import output
 
-    found = cdi_registry.load(directories or cdi_registry.DIRECTORIES)
+    found = cdi_registry.load(directories or load_config().cdi_spec_directories)
     for finding in found.findings:
         click.echo(f"nvhook: left out: {finding}", err=True)
     for name, files in found.conflicts.items():

@@ -67,6 +67,18 @@ def is_gpu_hook(hook: dict[str, object]) -> bool:
     return name == "nvhook" and isinstance(arguments, list) and arguments[1:2] == ["hook"]
 
 
+def gave_cdi(document: dict[str, object]) -> bool:
+    """Tell whether the engine has put one of nvhook's CDI specs into a config.json.
+
+    It leaves the annotation that asked for it where it was.
+    """
+    hooks = document.get("hooks")
+    entries = hooks.get("createRuntime") if isinstance(hooks, dict) else None
+    return isinstance(entries, list) and any(
+        is_gpu_hook(hook) and "--cdi" in hook.get("args", ()) for hook in entries
+    )
+
+
 def _device(edit: DeviceNode) -> dict[str, object]:
     return {
         "path": edit.container_path,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p"}
 
 
@@ -58,7 +57,7 @@ class Registry(Record):
         self.bad_kinds: Final = bad_kinds
 
 
-def resolve(names: "Sequence[str]", directories: "Sequence[str]" = DIRECTORIES) -> ContainerEdits:
+def resolve(names: "Sequence[str]", directories: "Sequence[str]") -> ContainerEdits:
     """Return what these devices change in a container, ready to be put into its config.json.
 
     Edits of a spec come once, before those of its first device; devices in the order of names, each
@@ -80,7 +79,7 @@ def resolve(names: "Sequence[str]", directories: "Sequence[str]" = DIRECTORIES) 
     return join(parts)
 
 
-def load(directories: "Sequence[str]" = DIRECTORIES) -> Registry:
+def load(directories: "Sequence[str]") -> Registry:
     """Return what the spec files in these directories offer; a later directory wins."""
     devices: dict[str, Entry] = {}
     conflicts: dict[str, tuple[str, ...]] = {}

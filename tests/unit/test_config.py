@@ -79,6 +79,7 @@ device-rules = false
 accept-cdi-annotations = false
 handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
+cdi-spec-directories = ["/a/", "/b"]
 """,
     )
     expected = Config(
@@ -97,6 +98,7 @@ handler.mounts = "spec"
         accept_cdi_annotations=False,
         handler_runtimes=("/opt/crun",),
         handler_mounts="spec",
+        cdi_spec_directories=("/a", "/b"),
     )
     assert config.load(path) == expected
     assert len(config.explicit_values(path)) == len(SETTINGS)
@@ -139,6 +141,7 @@ def test_all_capabilities(tmp_path: Path) -> None:
         ("\nhandler.mounts = 1", ["line 2: handler.mounts must be hook or spec"]),
         ("[handler]\nx = 1", ["line 2: unknown key handler.x"]),
         ("handler = 1", ["line 1: unknown key handler"]),
+        ("cdi-spec-directories = ['etc/cdi']", ["must be a list of absolute paths"]),
         ("handler.runtimes = []", ["handler.runtimes must be a list of at least one name"]),
         ("handler.runtimes = ['']", ["handler.runtimes must be a list of at least one name"]),
         ("device-rules =", ["line 1"]),
