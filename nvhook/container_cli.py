@@ -149,6 +149,7 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     request = Request(devices, capabilities if wanted else (), "--device")
     outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
     executor.apply(outcome.plan, target, pipeline.machine(), log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(
         "injected",
         gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",

@@ -30,6 +30,8 @@ from nvhook.kernel.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nvhook.core.edits import Edit, Plan
     from nvhook.log import Log
 
@@ -69,7 +71,7 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
 
     Raises: NvhookError naming the edit that failed.
     """
-    rules = [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
+    rules = rules_of(plan)
     cgroup = None
     if rules:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
@@ -97,6 +99,31 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
             with target.process.mount_namespace():
                 work.undo()
             raise
+
+
+def rules_of(plan: "Plan") -> list[CgroupRule]:
+    """Return the device rules of a plan."""
+    return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
+
+
+def keep_over_reload(rules: "Iterable[CgroupRule]", target: Target, log: "Log") -> None:
+    """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
+
+    It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
+    then the container works: what goes wrong here is a warning.
+    """
+    from nvhook.kernel import cgroup as device_cgroup
+
+    wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+    unit = device_cgroup.unit_of(target.process.pid) if wanted else ""
+    if not unit:
+        return
+    from nvhook.kernel import systemd
+
+    try:
+        log.info("systemd", done=systemd.allow(unit, wanted))
+    except HostError as error:
+        log.warning("systemctl daemon-reload will take the GPU away", why=error)
 
 
 def _open_source(edit: "Edit", log: "Log") -> int | None:

@@ -25,6 +25,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 BPF_F_QUERY_EFFECTIVE = 1  # with the programs of the directories above
 EVERYTHING = "a *:* rwm"
+SYSTEMD_SOCKET = "/run/systemd/private"
 ENDED = "has the process ended?"
 UNRESTRICTED = "no program attached, nothing of its own restricts devices"
 SHARED = "shares the runtime's own cgroup, left alone"
@@ -112,6 +113,29 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
             "mount cgroup2 at /sys/fs/cgroup",
         )
     return found
+
+
+def unit_of(pid: int, proc: str = "/proc") -> str:
+    """Return the systemd unit whose cgroup a process is in.
+
+    Empty if there is none, if it is the caller's own, or if systemd does not manage this host.
+    """
+    try:
+        posix.stat(SYSTEMD_SOCKET)
+    except OSError:
+        return ""
+    theirs, ours = [
+        _unit(devices) or _unit(unified)
+        for devices, unified in (memberships(proc, pid), memberships(proc, "self"))
+    ]
+    return theirs if theirs != ours else ""
+
+
+def _unit(path: str) -> str:
+    for part in reversed(path.split("/")):
+        if part.endswith((".scope", ".service")):
+            return part
+    return ""
 
 
 def memberships(proc: str, pid: int | str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class Engine:
     def __init__(self, kind: str, program: Path, view: View, state: Path) -> None:
         self.kind = kind
         self.view = view
-        self.command = [program, "--root", state]
+        self.command: list[str | Path] = [program, "--root", state]
 
     def run(self, bundle: Bundle) -> Result:
         """Run a container to its end."""
@@ -49,6 +49,20 @@ class Engine:
         result = self.run(bundle)
         assert result.returncode == 0, f"{result.stderr}\n{result.log}"
         return result
+
+    def calling(self, bundle: Bundle) -> list[str | Path]:
+        """Return the words that call the runtime for a bundle."""
+        return self.command
+
+    def start_detached(self, bundle: Bundle) -> None:
+        """Start a container that goes on: with files, since it would keep our pipes open."""
+        bundle.write()
+        words = [*self.calling(bundle), "run", "-d", "-b", bundle.directory, bundle.name]
+        files = 'exec "$@" <"$0" >>"$0" 2>&1'
+        output = bundle.directory / "output"
+        output.touch()
+        done = self.view.run("sh", "-c", files, output, *words, check=False)
+        assert done.returncode == 0, output.read_text()
 
     def fail(self, bundle: Bundle) -> str:
         """Run a container that nvhook must refuse; return the error's line.
@@ -103,21 +117,12 @@ class Handler(Engine):
 
     def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Call the runtime with the bundle's settings."""
-        env, *command = self.command
-        settings = f"NVHOOK_CONFIG={bundle.settings}"
-        return self.view.run(env, settings, *command, *arguments, check=False)
+        return self.view.run(*self.calling(bundle), *arguments, check=False)
 
-    def start_detached(self, bundle: Bundle) -> None:
-        """Start a container that goes on: with files, since it would keep our pipes open."""
-        bundle.write()
+    def calling(self, bundle: Bundle) -> list[str | Path]:
+        """Return the words that call the runtime for a bundle."""
         env, *command = self.command
-        settings = f"NVHOOK_CONFIG={bundle.settings}"
-        words = [env, settings, *command, "run", "-d", "-b", bundle.directory, bundle.name]
-        files = 'exec "$@" <"$0" >>"$0" 2>&1'
-        output = bundle.directory / "output"
-        output.touch()
-        done = self.view.run("sh", "-c", files, output, *words, check=False)
-        assert done.returncode == 0, output.read_text()
+        return [env, f"NVHOOK_CONFIG={bundle.settings}", *command]
 
 
 def require_root() -> bool:
