@@ -4,7 +4,7 @@ A rule that was only added to the cgroup is lost at the next ``systemctl daemon-
 ``set-property``: systemd then installs its own list again.
 """
 
-from _struct import error as struct_error
+from _struct import error as struct_error  # type: ignore[attr-defined]  # typeshed has it not
 from _struct import unpack_from
 
 from nvhook.errors import HostError
