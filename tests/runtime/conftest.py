@@ -144,6 +144,12 @@ def each_handler(request: pytest.FixtureRequest, place: Path, driver: Driver) ->
     return Handler(engine, driver.launcher, mounts)
 
 
+@pytest.fixture(params=["hook", "handler"])
+def each_door(request: pytest.FixtureRequest, runc: Engine, driver: Driver) -> Engine:
+    """runc with the hook, and nvhook-runtime in front of it: one safety for both."""
+    return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
+
+
 @pytest.fixture
 def handler(runc: Engine, driver: Driver) -> Handler:
     """nvhook-runtime in front of runc, for what does not depend on the runtime."""
