@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": ("nvhook.cli.list:command", "Show the GPUs and the driver of this host."),
     "plan": ("nvhook.cli.plan:command", "Show what a container would get, edit by edit."),
+    "inject": ("nvhook.cli.inject:command", "Give a running container a GPU."),
+    "eject": ("nvhook.cli.eject:command", "Take a GPU from a running container."),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
     "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),

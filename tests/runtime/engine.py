@@ -34,7 +34,7 @@ class Engine:
     def __init__(self, kind: str, program: Path, view: View, state: Path) -> None:
         self.kind = kind
         self.view = view
-        self.command: list[str | Path] = [program, "--root", state]
+        self.command = [program, "--root", state]
 
     def run(self, bundle: Bundle) -> Result:
         """Run a container to its end."""
@@ -44,25 +44,29 @@ class Engine:
         )
         return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
 
-    def start(self, bundle: Bundle) -> Result:
-        """Run a container that must start: the probe's or script's answers are in the result."""
-        result = self.run(bundle)
-        assert result.returncode == 0, f"{result.stderr}\n{result.log}"
-        return result
+    def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Call the runtime."""
+        return self.view.run(*self.prefix(bundle), *arguments, check=False)
 
-    def calling(self, bundle: Bundle) -> list[str | Path]:
-        """Return the words that call the runtime for a bundle."""
+    def prefix(self, bundle: Bundle) -> list[str | Path]:
+        """Return the command that the runtime's arguments follow."""
         return self.command
 
     def start_detached(self, bundle: Bundle) -> None:
         """Start a container that goes on: with files, since it would keep our pipes open."""
         bundle.write()
-        words = [*self.calling(bundle), "run", "-d", "-b", bundle.directory, bundle.name]
+        words = [*self.prefix(bundle), "run", "-d", "-b", bundle.directory, bundle.name]
         files = 'exec "$@" <"$0" >>"$0" 2>&1'
         output = bundle.directory / "output"
         output.touch()
         done = self.view.run("sh", "-c", files, output, *words, check=False)
         assert done.returncode == 0, output.read_text()
+
+    def start(self, bundle: Bundle) -> Result:
+        """Run a container that must start: the probe's or script's answers are in the result."""
+        result = self.run(bundle)
+        assert result.returncode == 0, f"{result.stderr}\n{result.log}"
+        return result
 
     def fail(self, bundle: Bundle) -> str:
         """Run a container that nvhook must refuse; return the error's line.
@@ -115,12 +119,8 @@ class Handler(Engine):
         done = self.call(bundle, "run", "--bundle", bundle.directory, bundle.name)
         return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
 
-    def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Call the runtime with the bundle's settings."""
-        return self.view.run(*self.calling(bundle), *arguments, check=False)
-
-    def calling(self, bundle: Bundle) -> list[str | Path]:
-        """Return the words that call the runtime for a bundle."""
+    def prefix(self, bundle: Bundle) -> list[str | Path]:
+        """Return the command that the runtime's arguments follow, with the bundle's settings."""
         env, *command = self.command
         return [env, f"NVHOOK_CONFIG={bundle.settings}", *command]
 
