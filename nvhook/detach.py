@@ -165,6 +165,7 @@ def undo(container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | No
             if why:
                 left.append((step.path, why))
             boundary()
+    container.rootfs.forget()
     return left
 
 

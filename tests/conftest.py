@@ -67,6 +67,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, real_host: None) -> Path:
     for name, options in (
         ("probe", ["-static"]),
         ("confined", ["-static"]),
+        ("hammer", ["-static"]),
+        ("hostile", ["-static", "-Wno-unused-result"]),
         ("cuda_check", ["-ldl"]),
     ):
         source = PROGRAMS / f"{name}.c"

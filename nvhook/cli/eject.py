@@ -27,11 +27,11 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Take a GPU from a running container: access first, then nodes and files.
+    """Take a GPU from a running container.
 
-    With the last GPU the driver's files go, too, and the container is as it was before inject. Of a
-    GPU that it has from its creation, access and node are taken. Files that a process holds open
-    stay open: its pid is shown.
+    Access goes first, then nodes and files. With the last GPU the driver's files go, too, and the
+    container is as it was before inject. Of a GPU that it has from its creation, access and node
+    are taken. Files that a process holds open stay open: its pid is shown.
 
     \b
     Examples:

@@ -41,9 +41,10 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Give a running container a GPU: nodes, driver files, device rules, loader cache.
+    """Give a running container a GPU.
 
-    All or nothing: what fails is taken back. A second time changes nothing.
+    It gets nodes, driver files, device rules and loader cache entries, or nothing: what fails is
+    taken back. A second time changes nothing.
 
     \b
     Examples:

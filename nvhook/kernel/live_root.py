@@ -275,6 +275,14 @@ class LiveRoot(Rootfs):
         except OSError:
             pass  # there is none
 
+    def forget(self) -> None:
+        """Close the directories that are kept open: some may have been removed."""
+        for directory in self._directories.values():
+            posix.close(directory.fd)
+        self._directories.clear()
+        self._relinked.clear()
+        self.created.clear()
+
     def _place(self, path: str) -> tuple[Directory, str] | None:
         """Return the directory of a path, as it is, and its name; None if that has gone."""
         head, _, name = path.rpartition("/")

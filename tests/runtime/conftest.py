@@ -12,6 +12,7 @@ from tests.runtime import packages
 from tests.runtime.bundle import Bundle
 from tests.runtime.cgroup_view import View, open_view
 from tests.runtime.engine import Engine, Handler
+from tests.runtime.live import Live
 from tests.runtime.simulated import Driver
 
 HERE = Path(__file__).parent
@@ -133,6 +134,29 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
     yield make
     for bundle in made:
         bundle.remove()
+
+
+@pytest.fixture
+def live(each_engine: Engine, bundles: Make) -> Iterator[Callable[..., Live]]:
+    """Start containers that go on and have no hook; they are ended afterwards."""
+    started: list[Live] = []
+
+    def start(
+        readonly: bool = False, user: str = "", change: Callable[[Bundle], None] | None = None
+    ) -> Live:
+        bundle = bundles(each_engine)
+        del bundle.config["hooks"]
+        bundle.config["root"]["readonly"] = readonly
+        if change is not None:
+            change(bundle)
+        if user:
+            bundle.use_user_namespace(user == "own-image")
+        started.append(Live(each_engine, bundle))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.delete()
 
 
 @pytest.fixture(autouse=True)

@@ -17,27 +17,6 @@ KINDS = [
 SMALL = ldcache.splice(b"", [("libold.so.1", "/opt/libold.so.1", 0x303)])
 
 
-@pytest.fixture
-def live(each_engine, bundles):
-    """Start containers; they are ended afterwards."""
-    started = []
-
-    def start(readonly=False, user="", change=None) -> Live:
-        bundle = bundles(each_engine)
-        del bundle.config["hooks"]
-        bundle.config["root"]["readonly"] = readonly
-        if change is not None:
-            change(bundle)
-        if user:
-            bundle.use_user_namespace(user == "own-image")
-        started.append(Live(each_engine, bundle))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.delete()
-
-
 @pytest.mark.parametrize(("readonly", "user"), KINDS)
 def test_inject_use_eject(live, readonly, user):
     container = live(readonly, user)
