@@ -5,27 +5,75 @@ import click
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.core.inventory import Inventory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.containers import Held, Running
+
 
 @click.command("list")
+@click.option("--containers", is_flag=True, help="Which running containers have which GPUs.")
 @json_option
 @config_option
-def command(as_json: bool) -> None:
+def command(containers: bool, as_json: bool) -> None:
     """Show the GPUs and the driver of this host.
 
     \b
     Examples:
       nvhook list
       nvhook list --json
+      nvhook list --containers
       nvhook list --config DIR/config.toml     a simulated driver, see nvhook sim
     """
     from nvhook import pipeline
     from nvhook.cli import output
 
     inventory = pipeline.inventory(load_config())
-    if as_json:
+    if containers:
+        _list_containers(inventory, as_json)
+    elif as_json:
         output.print_json(document(inventory))
     else:
         _print(inventory)
+
+
+def _list_containers(inventory: Inventory, as_json: bool) -> None:
+    from nvhook import containers
+    from nvhook.cli import output
+
+    running = containers.with_gpus(inventory)
+    if as_json:
+        output.print_json({"containers": [_container(each) for each in running]})
+        return
+    from rich.markup import escape
+
+    table = output.table("#process", "GPUs", "cgroup")
+    for each in running:
+        gpus = ", ".join(_held(held) for held in each.held)
+        table.add_row(str(each.pid), escape(gpus or each.problem), escape(each.cgroup))
+    output.print_tables(table if running else "no running container has a GPU")
+
+
+def _container(running: "Running") -> dict[str, object]:
+    return {
+        "pid": running.pid,
+        "cgroup": running.cgroup,
+        "gpus": [
+            {
+                "index": held.gpu.index,
+                "uuid": held.gpu.uuid,
+                "node": held.node,
+                "access": held.access,
+            }
+            for held in running.held
+        ],
+        "problem": running.problem,
+    }
+
+
+def _held(held: "Held") -> str:
+    if held.node and held.access:
+        return str(held.gpu.index)
+    return f"{held.gpu.index} (no node)" if held.access else f"{held.gpu.index} (not allowed)"
 
 
 def document(inventory: Inventory) -> dict[str, object]:

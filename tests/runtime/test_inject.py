@@ -1,5 +1,6 @@
 """nvhook inject and eject: a GPU given to a container that runs, used, and taken away."""
 
+import json
 import os
 import time
 
@@ -239,3 +240,27 @@ def test_an_unknown_gpu(live):
     assert result.returncode == 1
     assert "unknown device id 7" in result.stderr
     assert container.journals() == []
+
+
+def test_list_containers_asks_the_kernel(live, driver):
+    """Of a GPU without its node, or without its rule, that is said."""
+    container = live()
+    container.inject("0,1")
+    node = driver.gpus[3].minor
+    assert container.probe(("mknod", f"/dev/nvidia{node}", "195", str(node))) == ["OK"]
+
+    command = [driver.launcher, "list", "--containers", "--config", container.bundle.settings]
+    listed = json.loads(container.engine.view.run(*command, "--json").stdout)["containers"]
+    text = container.engine.view.run(*command).stdout
+
+    found = {each["pid"]: each for each in listed}[container.pid]
+    assert container.bundle.name in found["cgroup"]
+    assert [(gpu["index"], gpu["node"], gpu["access"]) for gpu in found["gpus"]] == [
+        (0, True, True),
+        (1, True, True),
+        (3, True, False),
+    ]
+    line = next(line for line in text.splitlines() if line.split()[0] == str(container.pid))
+    assert "0, 1, 3 (not allowed)" in line
+    container.eject("0,1")
+    assert container.probe(("open", f"/dev/nvidia{node}")) == ["EPERM"]
