@@ -123,6 +123,8 @@ def _apply(
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
     work = _LiveApplication(container, owners)
+    if not container.access.directories:
+        work.notes.append("device rules: the container is in nvhook's own cgroup, left alone")
     with container.process.mount_namespace():
         work.run(sources)
     if work.unreadable_cache:

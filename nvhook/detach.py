@@ -5,7 +5,7 @@ Access goes first: a device that can't be opened any more is not used while its 
 
 from nvhook import pipeline
 from nvhook.core.catalog import PROC_DRIVER
-from nvhook.errors import FormatError, HostError
+from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.formats import ldcache
 from nvhook.journal import MOUNT, RULES, boundary
 from nvhook.kernel.live_root import CONTENT, DIRECTORY, FILE, LINK, OldFile, digest
@@ -154,14 +154,16 @@ def undo(container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | No
     libraries = {step.path for step in steps if step.kind in {MOUNT, LINK}}
     with container.process.mount_namespace():
         for step in inside:
-            if work is not None and step.kind in {CONTENT, LINK}:
-                container.rootfs.remove_temporary(step.path, work.writer)
-            if step.kind == CONTENT:
-                why = _give_back(
-                    container.rootfs, step.path, contents.pop(step.path, []), libraries
-                )
-            else:
-                why = _undo(container.rootfs, step)
+            try:  # what the container does to its own files must not hold up the rest
+                if work is not None and step.kind in {CONTENT, LINK}:
+                    container.rootfs.remove_temporary(step.path, work.writer)
+                if step.kind == CONTENT:
+                    same = contents.pop(step.path, [])
+                    why = _give_back(container.rootfs, step.path, same, libraries)
+                else:
+                    why = _undo(container.rootfs, step)
+            except ContainerError as error:
+                why = error.message
             if why:
                 left.append((step.path, why))
             boundary()
@@ -186,7 +188,7 @@ def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "s
         return ""
     first = steps[0].old
     old = first if isinstance(first, OldFile) else None
-    now = rootfs.read(path, 1 << 28)
+    now = rootfs.read(path, ldcache.MAX_BYTES)
     if now is None or (old is not None and now == old.data):
         return ""
     if steps[-1].new in {"", digest(now)}:

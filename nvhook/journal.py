@@ -204,7 +204,9 @@ def names(state_directory: str) -> tuple[str, ...]:
         found = os.listdir(directory(state_directory))
     except FileNotFoundError:
         return ()
-    return tuple(sorted(name for name in found if "." not in name))
+    return tuple(
+        sorted(name for name in found if name.count("-") == 2 and name.replace("-", "").isdigit())
+    )
 
 
 def forget(state_directory: str, name: str) -> None:

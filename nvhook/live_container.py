@@ -50,18 +50,19 @@ class LiveContainer:
                 f"the root of process {pid} is the host's own root directory: not a container",
                 "give a process of the container, or --force if the host itself is meant",
             )
-        self.host_mounts = mountinfo.table()
-        table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
         self.owner = ""
-        self.rootfs = LiveRoot(fd, self.process.root_ids(), table, self.host_mounts, self._announce)
-        shared = mountinfo.parse(table, b" shared:")
-        self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
         mounts = posix.stat("ns/mnt", dir_fd=self.process.proc_fd).st_ino
         name = f"{mounts}-{self.init.pid}-{start_time(self.init)}"
         _sweep(state_directory)
         self.journal = Journal(state_directory, name, boot_id())
-        try:
-            self.access = DeviceAccess(self.process, self.init, self.host_mounts)
+        try:  # only now: while this one waited, another nvhook may have changed the mounts
+            host_mounts = mountinfo.table()
+            table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
+            shared = [mount for mount in mountinfo.parse(table, b" shared:") if mount.shared]
+            self.shared = frozenset([mount.mount_id for mount in shared])
+            owner = self.process.root_ids()
+            self.rootfs = LiveRoot(fd, owner, table, host_mounts, self._announce)
+            self.access = DeviceAccess(self.process, self.init, host_mounts)
         except BaseException:
             self.journal.close()
             raise
@@ -123,13 +124,18 @@ def boot_id() -> str:
         return file.read().strip()
 
 
+def process_of(name: str) -> int:
+    """Return the first process of the container of a journal."""
+    return int(name.split("-")[1])
+
+
+def is_running(name: str) -> bool:
+    """Tell whether the container of a journal is still there."""
+    return str(start_time_of(process_of(name))) == name.split("-")[2]
+
+
 def _sweep(state_directory: str) -> None:
     """Forget the containers that have gone."""
     for name in names(state_directory):
-        if not _is_running(name):
+        if not is_running(name):
             forget(state_directory, name)
-
-
-def _is_running(name: str) -> bool:
-    _, pid, started = name.split("-")
-    return str(start_time_of(int(pid))) == started

@@ -22,6 +22,10 @@ COMMANDS = {
     "plan": ("nvhook.cli.plan:command", "Show what a container would get, edit by edit."),
     "inject": ("nvhook.cli.inject:command", "Give a running container a GPU."),
     "eject": ("nvhook.cli.eject:command", "Take a GPU from a running container."),
+    "reconcile": (
+        "nvhook.cli.reconcile:command",
+        "Give running containers back what something else took.",
+    ),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
     "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),

@@ -105,6 +105,24 @@ class DeviceAccess:
             programs.check_above(lowest[-1], wanted)
         return tuple(done)
 
+    def grant_again(
+        self, rules: "tuple[DeviceRule, ...]", path: str, version: int
+    ) -> tuple[str, ...]:
+        """Allow rules in one directory where they were before; say what had to be done.
+
+        Raises: NvhookError.
+        """
+        done: list[str] = []
+        for each in self.directories:
+            missing = self.missing(each, rules)
+            if (each.version, each.path) != (version, path) or not missing:
+                continue
+            if version == 1:
+                done.append(f"v1: {path}: {cgroup.allow_v1(each.fd, missing)}")
+            else:
+                done += [f"v2: {path}: {line}" for line in programs.allow(each.fd, missing)]
+        return tuple(done)
+
     @staticmethod
     def missing(
         directory: Directory, rules: "tuple[DeviceRule, ...]"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 DIRECTORY, FILE, LINK, CONTENT = "directory", "file", "link", "content"
+MAX_OLD_BYTES = 16 << 20  # of a file that is replaced, and kept to be given back
 _HANDLE = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
@@ -118,7 +119,7 @@ class LiveRoot(Rootfs):
         """
         parent, _ = self._own_parent(path)
         if parent.mount not in self.masks:
-            old = self._old_file(path, max(len(data), 1 << 24))
+            old = self._old_file(path, MAX_OLD_BYTES)
             mode = mode if old is None else old.mode
             self._announce(CONTENT, path, digest(data), old)
         super().write(path, data, mode)

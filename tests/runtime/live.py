@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nvhook.kernel import programs
 from tests.runtime.bundle import Bundle, asks
 from tests.runtime.engine import Engine
 
@@ -68,6 +69,22 @@ class Live:
     def eject(self, gpus: str = "", pid: int = 0) -> dict[str, Any]:
         """Eject GPUs, or all."""
         return self.done("eject", *(("--gpus", gpus) if gpus else ()), pid=pid)
+
+    def reconcile(self) -> str:
+        """Run nvhook reconcile; return what it says."""
+        command = [self.driver.launcher, "reconcile", "--config", self.bundle.settings]
+        return self.engine.view.run(*command).stdout
+
+    def take_rules(self, gpu: int) -> None:
+        """Take a GPU's rule away, as systemd or a runtime does that does not know of it."""
+        numbers = self.driver.numbers()[self.node(gpu)]
+        listed, attached = self._cgroup(1), self._cgroup(2)
+        if listed is not None:
+            (listed / "devices.deny").write_text(f"c {numbers[0]}:{numbers[1]} rw")
+        if attached is not None and self._programs():
+            fd = os.open(attached, os.O_RDONLY)
+            programs.revoke(fd, (("c", *numbers, "rw"),))
+            os.close(fd)
 
     # ---- inside ----
 
@@ -191,8 +208,6 @@ class Live:
         return (place / "devices.list").read_text() if place else ""
 
     def _programs(self) -> list[bytes]:
-        from nvhook.kernel import programs
-
         place = self._cgroup(2)
         if place is None:
             return []

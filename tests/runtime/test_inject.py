@@ -264,3 +264,41 @@ def test_list_containers_asks_the_kernel(live, driver):
     assert "0, 1, 3 (not allowed)" in line
     container.eject("0,1")
     assert container.probe(("open", f"/dev/nvidia{node}")) == ["EPERM"]
+
+
+def test_reconcile_gives_back_what_something_else_took(live):
+    container = live()
+    before = container.snapshot()
+    container.inject("1")
+    container.take_rules(1)
+    assert container.opens(1) == ["EPERM"]
+
+    text = container.reconcile()
+
+    assert f"process {container.pid}: v" in text
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "EPERM"]
+    assert container.reconcile() == ""
+    container.eject()
+    assert container.snapshot() == before
+
+
+def test_reconcile_finishes_what_was_killed(live):
+    container = live()
+    before = container.snapshot()
+    container.nvhook("inject", "--gpus", "1", env=("NVHOOK_FAULT=50",))
+
+    assert "an inject that was killed is undone" in container.reconcile()
+
+    assert container.snapshot() == before
+    assert container.journals() == []
+
+
+def test_the_journal_of_a_container_that_has_gone(live):
+    container = live()
+    container.inject("1")
+    assert len(container.journals()) == 1
+    container.delete()
+
+    assert "its journal is removed" in container.reconcile()
+
+    assert container.journals() == []

@@ -134,6 +134,7 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
             seen.append(result.returncode)
             assert result.returncode in {0, 1}, result.stderr
             if result.returncode:
+                assert command[0] == "inject", result.stderr
                 assert len(result.stderr.splitlines()) == 1
                 assert "internal error" not in result.stderr
 
