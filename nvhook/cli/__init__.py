@@ -26,6 +26,10 @@ COMMANDS = {
         "nvhook.cli.reconcile:command",
         "Give running containers back what something else took.",
     ),
+    "doctor": (
+        "nvhook.cli.doctor:command",
+        "Check this host or one container, or explain an error.",
+    ),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
     "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),

@@ -56,7 +56,7 @@ def load(
     version = read_driver_version(proc_root, sys_root)
     majors = read_majors(proc_root)
     key = _key((driver_root, dev_root, proc_root, sys_root), version, majors)
-    path = f"{state_directory.rstrip('/')}/{FILE_NAME}"
+    path = cache_path(state_directory)
     cached = _read(path, key)
     if cached is None or _has_new_uuid(cached[0], proc_root):
         from nvhook.host.discovery import discover
@@ -78,6 +78,24 @@ def load(
         files=(*files, *find_sockets(driver_root)),
         proc_files=read_proc_files(proc_root),
     )
+
+
+def cache_path(state_directory: str) -> str:
+    """Return where the cache is."""
+    return f"{state_directory.rstrip('/')}/{FILE_NAME}"
+
+
+def holds(
+    driver_root: str, dev_root: str, proc_root: str, sys_root: str, state_directory: str
+) -> bool:
+    """Tell whether the next start would take the cache for this host's.
+
+    Raises: HostError where no driver is loaded, FormatError.
+    """
+    version = read_driver_version(proc_root, sys_root)
+    key = _key((driver_root, dev_root, proc_root, sys_root), version, read_majors(proc_root))
+    cached = _read(cache_path(state_directory), key)
+    return cached is not None and not _has_new_uuid(cached[0], proc_root)
 
 
 def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:

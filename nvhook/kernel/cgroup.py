@@ -202,7 +202,7 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
 
 
 def read_list(directory: int) -> list[str]:
-    """Return the lines of a v1 directory's devices.list."""
+    """Return the lines of a v1 directory's devices.list: what is allowed."""
     fd = posix.open("devices.list", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=directory)
     with open(fd, "rb") as file:
         return file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
