@@ -10,7 +10,7 @@ import posix
 from nvhook import detach, executor, pipeline
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
 from nvhook.core.planner import driver_plan, gpu_plan, merge
-from nvhook.core.selection import select
+from nvhook.core.selection import select_gpus
 from nvhook.errors import NvhookError
 from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.loader_cache import LD_SO_CACHE
@@ -92,7 +92,7 @@ def _plan(
 ) -> "tuple[tuple[Gpu, ...], Plan, dict[Edit, str]]":
     """Return the GPUs, their plan, and which edits are there for one GPU only (by PCI bus id)."""
     host = pipeline.inventory(settings)
-    gpus = select(request.devices, host)
+    gpus = select_gpus(request.devices, host)
     layout = pipeline.layout_of(container.rootfs)
     capabilities = tuple(sorted(request.driver_capabilities))
     shared = driver_plan(capabilities, host, layout, uvm_required=bool(gpus))

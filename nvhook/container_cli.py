@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 USAGE = """usage: nvidia-container-cli [--debug FILE] [--root DIR] COMMAND
 
   configure --pid PID [--device LIST]... [--compute] [--utility] [--video] [--graphics] [--display]
-            [--ngx] [--compat32] [--no-cgroups] ROOTFS
+            [--ngx] [--compat32] [--mig-config all] [--mig-monitor all] [--no-cgroups] ROOTFS
                       give a container that is being created its GPUs
   list [--device LIST]... [--libraries] [--binaries] [--ipcs] [--firmwares]
                       print the driver's files; without an option all of them
@@ -35,8 +35,10 @@ _SHORT |= {"-l": "--ldcache", "-p": "--pid", "-V": "--version", "-h": "--help", 
 # How nvhook works anyway, or what it has no need of.
 _IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig", "--cuda-compat-mode")
 _IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels", "--no-cntlibs")
-_LATER_VALUES = ("--mig-config", "--mig-monitor", "--imex-channel", "--require")
-_VALUES = ("--debug", "--root", "--pid", "--device", *_IGNORED_VALUES, *_LATER_VALUES)
+_MIG_MANAGEMENT = {"--mig-config": "config", "--mig-monitor": "monitor"}
+_LATER_VALUES = ("--imex-channel", "--require")
+_VALUES = ("--debug", "--root", "--pid", "--device", *_MIG_MANAGEMENT)
+_VALUES += (*_IGNORED_VALUES, *_LATER_VALUES)
 _LATER = (*_LATER_VALUES, "--no-devbind")
 _LISTS = ("--libraries", "--binaries", "--ipcs", "--firmwares")
 
@@ -144,33 +146,42 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     wanted = [name for name in _CAPABILITIES if f"--{name}" in call.options]
     capabilities = parse_capabilities(",".join(wanted), settings.supported_driver_capabilities)
     devices = parse_devices(",".join(call.devices), "--device") or ()
+    manages_mig = []
+    for option, capability in _MIG_MANAGEMENT.items():
+        if option in call.options:
+            if call.options[option] != "all":
+                raise RequestError(f"{option} can only be all", "nvidia-container-cli --help")
+            manages_mig.append(capability)
     log.bind(pid=pid)
     target = executor.Target(int(pid), call.arguments[0])
-    request = Request(devices, capabilities if wanted else (), "--device")
+    request = Request(
+        devices, capabilities if wanted else (), "--device", manages_mig=tuple(manages_mig)
+    )
     outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
     executor.apply(outcome.plan, target, pipeline.machine(), log)
     executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
+        gpus=",".join(device.uuid for device in outcome.devices) or "none",
         capabilities=",".join(request.driver_capabilities),
         source="nvidia-container-cli",
     )
 
 
 def _list(call: Call, inventory: "Inventory") -> None:
+    from nvhook.core.catalog import CONTROL_NODES
+    from nvhook.core.mig import node_names
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 
     everything = not call.devices and not any(name in call.options for name in _LISTS)
-    asked = parse_devices(",".join(call.devices) or "all", "--device") or ()
-    minors = (
-        {gpu.minor for gpu in select(asked, inventory)} if everything or call.devices else set()
-    )
     if everything or call.devices:
+        asked = parse_devices(",".join(call.devices) or "all", "--device") or ()
+        names = {*CONTROL_NODES}
+        for device in select(asked, inventory):
+            names.update(node_names(device))
         for node in inventory.nodes:
-            number = node.name.removeprefix("nvidia")
-            if not number.isdigit() or int(number) in minors:
+            if node.name in names:
                 print(f"/dev/{node.name}")
     groups = {"--binaries": "binary", "--ipcs": "socket", "--firmwares": "firmware"}
     for option, group in groups.items():

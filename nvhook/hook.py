@@ -137,7 +137,7 @@ def _run(options: _Options, log: Log) -> None:
     executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
+        gpus=",".join(device.uuid for device in outcome.devices) or "none",
         capabilities=",".join(outcome.request.driver_capabilities),
         source=outcome.request.source,
         edits=len(plan.edits),

@@ -1,7 +1,7 @@
 """container + host -> Plan: the page to read first.
 
 State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU container)
-Inventory (cached) + Request -> GPUs -> Plan
+Inventory (cached) + Request -> GPUs and MIG devices -> Plan
 """
 
 import posix
@@ -10,30 +10,31 @@ from nvhook.core.edits import Plan
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
-from nvhook.core.selection import select
+from nvhook.core.selection import having, may_mean_mig, select
 from nvhook.errors import FormatError, RequestError
 from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
+from nvhook.host.driver_texts import has_mig_gpus
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from typing import Final
 
     from nvhook.config import Config
-    from nvhook.core.inventory import Gpu, Inventory
+    from nvhook.core.inventory import Device, Inventory
     from nvhook.kernel.rootfs import Rootfs
 
 
 class Outcome(Record):
-    """A request, the GPUs it selects, and the plan that follows."""
+    """A request, the devices it selects, and the plan that follows."""
 
-    __slots__ = ("gpus", "plan", "request")
+    __slots__ = ("devices", "plan", "request")
 
-    def __init__(self, request: Request, gpus: "tuple[Gpu, ...]", plan: "Plan") -> None:
+    def __init__(self, request: Request, devices: "tuple[Device, ...]", plan: "Plan") -> None:
         self.request: Final = request
-        self.gpus: Final = gpus
+        self.devices: Final = devices
         self.plan: Final = plan
 
 
@@ -71,15 +72,20 @@ def read_config(path: str) -> bytes:
     return b"".join(chunks)
 
 
-def inventory(config: "Config") -> "Inventory":
-    """Return what the configured host has."""
-    return inventory_cache.load(
-        config.driver_root,
-        config.dev_root,
-        config.proc_root,
-        config.sys_root,
-        config.state_directory,
-    )
+def inventory(
+    config: "Config", devices: tuple[str, ...] = ("all",), manages_mig: tuple[str, ...] = ()
+) -> "Inventory":
+    """Return what the configured host has; MIG devices only where these device ids can mean some.
+
+    So a container with whole GPUs pays nothing for MIG. ``manages_mig`` is Request's.
+    """
+    roots = config.driver_root, config.dev_root, config.proc_root, config.sys_root
+    host = inventory_cache.load(*roots, config.state_directory)
+    if manages_mig or (may_mean_mig(devices) and has_mig_gpus(host.majors, config.proc_root)):
+        from nvhook.host import mig
+
+        host = mig.add_to(host, config.dev_root, config.state_directory, whole=bool(manages_mig))
+    return host
 
 
 def machine() -> str:
@@ -101,27 +107,32 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
-    host = inventory(config)
-    gpus = select(request.devices, host)
+    host = inventory(config, request.devices, request.manages_mig)
+    devices = select(request.devices, host)
     plan = plan_request(
-        request.driver_capabilities, gpus, host, layout, device_rules=config.device_rules
+        request.driver_capabilities,
+        devices,
+        host,
+        layout,
+        device_rules=config.device_rules,
+        manages_mig=request.manages_mig,
     )
-    return Outcome(request, gpus, plan)
+    return Outcome(request, devices, plan)
 
 
 def plan_for_devices(
-    devices: "Iterable[tuple[str, int, int]]", capabilities: str, config: "Config"
+    devices: "Sequence[tuple[str, int, int]]", capabilities: str, config: "Config"
 ) -> Outcome:
-    """Plan what belongs to the GPUs whose nodes a container has: (path, major, minor).
+    """Plan what belongs to the devices whose nodes a container has: (path, major, minor).
 
     With host paths, as the CDI spec had them that gave it the nodes.
     """
-    host = inventory(config)
-    numbers = {(major, minor) for _, major, minor in devices}
-    gpus = tuple([gpu for gpu in host.gpus if (host.majors.get("nvidia"), gpu.minor) in numbers])
+    has_capabilities = any(path.startswith("/dev/nvidia-caps/") for path, _, _ in devices)
+    host = inventory(config, ("all",) if has_capabilities else ())
+    given = having(frozenset([(major, minor) for _, major, minor in devices]), host)
     wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
-    request = Request(tuple([gpu.uuid for gpu in gpus]), wanted, "CDI")
-    return Outcome(request, gpus, plan_request(wanted, gpus, host, ContainerLayout()))
+    request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
+    return Outcome(request, given, plan_request(wanted, given, host, ContainerLayout()))
 
 
 def plan_for_bundle(

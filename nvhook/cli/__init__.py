@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # name -> (module:object, one line of help): the module is imported when the command is run.
 COMMANDS = {
-    "list": ("nvhook.cli.list:command", "Show the GPUs and the driver of this host."),
+    "list": ("nvhook.cli.list:command", "Show the GPUs, MIG devices and driver of this host."),
     "plan": ("nvhook.cli.plan:command", "Show what a container would get, edit by edit."),
     "inject": ("nvhook.cli.inject:command", "Give a running container a GPU."),
     "eject": ("nvhook.cli.eject:command", "Take a GPU from a running container."),

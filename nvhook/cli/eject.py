@@ -61,7 +61,7 @@ def command(
 def _select(gpus: str | None, settings: "Config") -> "tuple[Gpu, ...] | None":
     from nvhook import pipeline
     from nvhook.core.request import parse_devices
-    from nvhook.core.selection import select
+    from nvhook.core.selection import select_gpus
     from nvhook.errors import RequestError
 
     if gpus is None:
@@ -69,7 +69,7 @@ def _select(gpus: str | None, settings: "Config") -> "tuple[Gpu, ...] | None":
     asked = parse_devices(gpus, "--gpus")
     if not asked:
         raise RequestError("--gpus names no GPU", "use all, indices, UUIDs or PCI bus ids")
-    return None if asked == ("all",) else select(asked, pipeline.inventory(settings))
+    return None if asked == ("all",) else select_gpus(asked, pipeline.inventory(settings))
 
 
 def _document(chosen: Chosen, done: "Detached") -> dict[str, object]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @json_option
 @config_option
 def command(containers: bool, as_json: bool) -> None:
-    """Show the GPUs and the driver of this host.
+    """Show the GPUs, MIG devices and driver of this host.
 
     \b
     Examples:
@@ -90,7 +90,17 @@ def document(inventory: Inventory) -> dict[str, object]:
                 "minor": gpu.minor,
                 "pci_bus_id": gpu.pci_bus_id,
                 "model": gpu.model,
-                "mig_devices": [],
+                "mig_devices": [
+                    {
+                        "index": device.index,
+                        "uuid": device.uuid,
+                        "profile": device.profile,
+                        "gpu_instance": device.gpu_instance,
+                        "compute_instance": device.compute_instance,
+                    }
+                    for device in inventory.mig_devices
+                    if device.gpu_index == gpu.index
+                ],
             }
             for gpu in inventory.gpus
         ],
@@ -110,6 +120,10 @@ def _print(inventory: Inventory) -> None:
         gpus.add_row(
             str(gpu.index), escape(gpu.uuid), str(gpu.minor), gpu.pci_bus_id, escape(gpu.model)
         )
+        for device in inventory.mig_devices:
+            if device.gpu_index == gpu.index:
+                what = f"MIG {device.profile or 'device'}"
+                gpus.add_row(device.name, escape(device.uuid), "", "", escape(what))
     output.print_tables(
         f"driver {inventory.driver_version or 'not found'}{cuda}, root {inventory.driver_root}",
         f"majors {majors or 'none'}",

@@ -15,6 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
+from nvhook.core.inventory import Gpu
 from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
@@ -23,28 +24,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvhook.core.edits import Edit
-    from nvhook.core.inventory import Gpu, HostNode, Inventory, Library
+    from nvhook.core.inventory import Device, HostNode, Inventory, Library
     from nvhook.core.layout import ContainerLayout
 
 
 def plan_request(
     capabilities: "Iterable[str]",
-    gpus: "tuple[Gpu, ...]",
+    devices: "tuple[Device, ...]",
     inventory: "Inventory",
     layout: "ContainerLayout",
     device_rules: bool = True,
+    manages_mig: tuple[str, ...] = (),
 ) -> Plan:
-    """Return everything a container gets that asked for these capabilities and GPUs.
+    """Return everything a container gets that asked for these capabilities and devices.
+
+    ``manages_mig`` names what of ``config`` and ``monitor`` it may do with the MIG devices of these
+    GPUs.
 
     Raises: HostError if something of the required set is missing on the host.
     """
     wanted = tuple(sorted(capabilities))
     plan = merge(
         (
-            driver_plan(wanted, inventory, layout, uvm_required=bool(gpus)),
-            *(gpu_plan(gpu, inventory) for gpu in gpus),
+            driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
+            *(device_plan(device, inventory) for device in devices),
         )
     )
+    if manages_mig:
+        from nvhook.core.mig import with_management
+
+        plan = with_management(plan, manages_mig, devices, inventory)
     if device_rules:
         return plan
     return Plan(tuple(edit for edit in plan.edits if not isinstance(edit, CgroupRule)))
@@ -86,12 +95,18 @@ def driver_plan(
     return Plan(tuple(edits))
 
 
-def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
-    """Return the part of a plan that gives one GPU."""
-    name = f"nvidia{gpu.minor}"
-    major = _major("nvidia", inventory)
-    node = _node(name, major, gpu.minor, inventory)
-    edits: list[Edit] = [*_device(node)]
+def device_plan(device: "Device", inventory: "Inventory") -> Plan:
+    """Return the part of a plan that gives one device."""
+    if isinstance(device, Gpu):
+        return gpu_plan(device, inventory)
+    from nvhook.core.mig import mig_plan
+
+    return merge((gpu_plan(device.gpu, inventory), mig_plan(device, inventory)))
+
+
+def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
+    """Return the part of a plan that gives one GPU as a whole."""
+    edits: list[Edit] = [*device_edits(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
@@ -143,13 +158,19 @@ def _control_nodes(
         required = name in catalog.REQUIRED_NODES and (name != "nvidia-uvm" or uvm_required)
         if not required and name not in present:
             continue
-        major = _major(major_name, inventory)
-        node = _node(name, major, minor, inventory)
-        yield from _device(node)
+        yield from device_edits(name, major_name, minor, inventory)
 
 
-def _device(node: "HostNode") -> "Iterable[Edit]":
-    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
+def device_edits(
+    name: str, major_name: str, minor: int, inventory: "Inventory", remedy: str = ""
+) -> "Iterable[Edit]":
+    """Return a node and what it takes to open it: the rule and, where it is closed, its group.
+
+    ``remedy`` says what makes the node, if it is not one that nvidia-modprobe knows by number.
+
+    Raises: HostError where the host lacks the node, or it has other numbers.
+    """
+    node = _node(name, _major(major_name, inventory), minor, inventory, remedy)
     yield DeviceNode(
         f"/dev/{node.name}",
         node.host_path,
@@ -175,7 +196,7 @@ def _major(name: str, inventory: "Inventory") -> int:
     return major
 
 
-def _node(name: str, major: int, minor: int, inventory: "Inventory") -> "HostNode":
+def _node(name: str, major: int, minor: int, inventory: "Inventory", remedy: str) -> "HostNode":
     for node in inventory.nodes:
         if node.name != name:
             continue
@@ -187,7 +208,9 @@ def _node(name: str, major: int, minor: int, inventory: "Inventory") -> "HostNod
             )
         return node
     flag = "-u -c 0" if "uvm" in name else f"-c {minor}"
-    raise HostError(f"device node {name} is missing on the host", f"nvidia-modprobe {flag}")
+    raise HostError(
+        f"device node {name} is missing on the host", remedy or f"nvidia-modprobe {flag}"
+    )
 
 
 def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":

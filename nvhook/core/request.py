@@ -53,11 +53,12 @@ _OWN_KINDS = frozenset(
 _MAX_VALUE = 128 << 10
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # Go's strconv.ParseBool
 
-_LATER_LISTS = (
-    "NVIDIA_MIG_CONFIG_DEVICES",
-    "NVIDIA_MIG_MONITOR_DEVICES",
-    "NVIDIA_IMEX_CHANNELS",
-)
+# Variable -> the capability of formats.mig.
+_MIG_MANAGEMENT = {
+    "NVIDIA_MIG_CONFIG_DEVICES": "config",
+    "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
+}
+_LATER_LISTS = ("NVIDIA_IMEX_CHANNELS",)
 _LATER_SWITCHES = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
 
 
@@ -67,10 +68,18 @@ class Request(Record):
     ``devices`` are ids as asked for, without duplicates, or ``("all",)``, or empty: driver files
     but no GPU. ``driver_capabilities`` is sorted. ``source`` says where the devices were asked for.
     ``cdi_devices`` are qualified names of other kinds, to be found in CDI specs; with nothing but
-    those, ``needs_driver`` is false.
+    those, ``needs_driver`` is false. ``manages_mig`` has ``config`` and ``monitor`` where the
+    container may make MIG devices on its GPUs, or watch all of them.
     """
 
-    __slots__ = ("cdi_devices", "devices", "driver_capabilities", "needs_driver", "source")
+    __slots__ = (
+        "cdi_devices",
+        "devices",
+        "driver_capabilities",
+        "manages_mig",
+        "needs_driver",
+        "source",
+    )
 
     def __init__(
         self,
@@ -79,12 +88,14 @@ class Request(Record):
         source: str,
         cdi_devices: tuple[str, ...] = (),
         needs_driver: bool = True,
+        manages_mig: tuple[str, ...] = (),
     ) -> None:
         self.devices: Final = devices
         self.driver_capabilities: Final = driver_capabilities
         self.source: Final = source
         self.cdi_devices: Final = cdi_devices
         self.needs_driver: Final = needs_driver
+        self.manages_mig: Final = manages_mig
 
 
 def from_container(
@@ -120,7 +131,14 @@ def from_container(
         return None
     _refuse_later_work(container.env, warnings)
     capabilities = _capabilities(container.env, settings)
-    return Request(devices or (), capabilities, source, others, needs_driver=devices is not None)
+    return Request(
+        devices or (),
+        capabilities,
+        source,
+        others,
+        needs_driver=devices is not None,
+        manages_mig=_manages_mig(container),
+    )
 
 
 def may_ask(container: "Container") -> bool:
@@ -257,6 +275,26 @@ def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
     if DRIVER_CAPABILITIES not in env and _is_legacy_image(env):
         return tuple(sorted(supported))
     return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
+
+
+def _manages_mig(container: "Container") -> tuple[str, ...]:
+    """Return what of MIG a container may manage."""
+    found = []
+    for name, capability in _MIG_MANAGEMENT.items():
+        items = _items(container.env.get(name, ""), name)
+        if not items:
+            continue
+        if any(item != "all" for item in items):
+            raise RequestError(
+                f"{name}={','.join(items)[:60]} is not possible", "it can only be all"
+            )
+        if not container.privileged:
+            raise RequestError(
+                f"{name} is for privileged containers only",
+                f"give it CAP_SYS_ADMIN, or unset the variable: -e {name}=",
+            )
+        found.append(capability)
+    return tuple(found)
 
 
 def _refuse_later_work(env: dict[str, str], warnings: list[str]) -> None:

@@ -5,13 +5,15 @@ import os
 import stat
 
 from nvhook.core.edits import DeviceNode
+from nvhook.core.inventory import MigDevice
+from nvhook.core.mig import node_names
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
 from nvhook.errors import NvhookError
 from nvhook.kernel import device_verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.core.inventory import Gpu
+    from nvhook.core.inventory import Device
     from nvhook.doctor.container import Asked, Running
     from nvhook.kernel.device_rules import DeviceRule
     from nvhook.kernel.rootfs import Rootfs
@@ -39,7 +41,7 @@ def request(asked: "Asked") -> Check:
             return failed(name, listed(asked.notes), expected, fix)
         return not_applicable(name, NOTHING)
     wanted = asked.outcome.request
-    gpus = listed(_called(gpu) for gpu in asked.outcome.gpus) or "no GPU"
+    gpus = listed(_called(gpu) for gpu in asked.outcome.devices) or "no GPU"
     capabilities = ", ".join(wanted.driver_capabilities)
     return ok(name, f"{wanted.source}: {gpus}; {capabilities}")
 
@@ -47,19 +49,23 @@ def request(asked: "Asked") -> Check:
 def gpus(running: "Running", outcome: "Outcome") -> Check:
     """Count the GPUs asked for and those whose nodes are there."""
     name = "container-gpus"
-    if not outcome.gpus:
+    if not outcome.devices:
         return not_applicable(name, "it asks for no GPU, only for the driver")
     good = {
         node.container_path for node in _nodes(outcome) if _problem(running.rootfs, node) is None
     }
-    has = [gpu for gpu in outcome.gpus if f"/dev/nvidia{gpu.minor}" in good]
-    if len(has) == len(outcome.gpus):
+    has = [
+        device
+        for device in outcome.devices
+        if all(f"/dev/{name}" in good for name in node_names(device))
+    ]
+    if len(has) == len(outcome.devices):
         return ok(name, f"{len(has)} asked for, {len(has)} there")
-    missing = [gpu for gpu in outcome.gpus if gpu not in has]
+    missing = [device for device in outcome.devices if device not in has]
     return failed(
         name,
-        f"{len(outcome.gpus)} asked for, {len(has)} there: no {listed(map(_called, missing))}",
-        listed(map(_called, outcome.gpus)),
+        f"{len(outcome.devices)} asked for, {len(has)} there: no {listed(map(_called, missing))}",
+        listed(map(_called, outcome.devices)),
         RESTART,
     )
 
@@ -186,5 +192,7 @@ def _problem_of(fd: int, node: DeviceNode) -> str | None:
     return None
 
 
-def _called(gpu: "Gpu") -> str:
-    return f"GPU {gpu.index} (nvidia{gpu.minor})"
+def _called(device: "Device") -> str:
+    if isinstance(device, MigDevice):
+        return f"MIG device {device.gpu.index}:{device.index}"
+    return f"GPU {device.index} (nvidia{device.minor})"

@@ -38,6 +38,12 @@ def place(workspace: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def mig_driver(workspace: Path, driver: Driver) -> Driver:
+    """The same four GPUs; the first and the third are partitioned into three MIG devices each."""
+    return Driver(workspace / "mig", ("1g.10gb", "2g.20gb", "1g.10gb"), (0, 2))
+
+
+@pytest.fixture(scope="session")
 def hybrid(real_host: None) -> Iterator[View]:
     """The machine's own cgroup mounts."""
     yield from open_view("hybrid")
@@ -120,10 +126,10 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
     """Make bundles; their roots are removed afterwards."""
     made: list[Bundle] = []
 
-    def make(engine: Engine, image: Path | None = None) -> Bundle:
+    def make(engine: Engine, image: Path | None = None, host: Driver = driver) -> Bundle:
         directory = place / f"bundle{next(COUNTER)}"
         directory.mkdir(0o711)
-        bundle = Bundle(directory, engine.view, driver, compiled / "probe")
+        bundle = Bundle(directory, engine.view, host, compiled / "probe")
         made.append(bundle)
         if image is None:
             bundle.use_busybox()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tests.runtime.bundle import Bundle, asks
+from tests.runtime.bundle import Bundle, asks, flat
 from tests.runtime.engine import Result
 from tests.runtime.simulated import Driver
 
@@ -19,9 +19,9 @@ def everything(driver: Driver, mknod: bool = True) -> list[str]:
     """
     commands: list[list[str]] = []
     for name, (major, minor) in driver.numbers().items():
-        commands += [["open", f"/dev/{name}"], ["open", f"/nodes/{name}"]]
+        commands += [["open", f"/dev/{name}"], ["open", f"/nodes/{flat(name)}"]]
         if mknod:
-            made = f"/made-{name}"
+            made = f"/made-{flat(name)}"
             commands += [["mknod", made, str(major), str(minor)], ["open", made]]
     return asks(commands)
 
@@ -46,8 +46,8 @@ def assert_opens(
     expected = {}
     for name in driver.numbers():
         expected[f"open /dev/{name}"] = ALLOWED if name in given else "ENOENT"
-        expected[f"open /nodes/{name}"] = ALLOWED if name in given else DENIED
-        made = f"/made-{name}"
+        expected[f"open /nodes/{flat(name)}"] = ALLOWED if name in given else DENIED
+        made = f"/made-{flat(name)}"
         if f"mknod {made}" in answers:
             expected[f"mknod {made}"] = "OK"
             expected[f"open {made}"] = ALLOWED if name in given else DENIED

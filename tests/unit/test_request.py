@@ -260,8 +260,6 @@ def test_void_or_empty_swarm_resource_is_no_gpu_container() -> None:
         ),
         ({"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "yes"}, ["NVIDIA_REQUIRE_X"]),
         ({"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "0"}, ["NVIDIA_REQUIRE_X"]),
-        ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, ["NVIDIA_MIG_CONFIG_DEVICES is not supported yet"]),
-        ({"NVIDIA_MIG_MONITOR_DEVICES": "0"}, ["NVIDIA_MIG_MONITOR_DEVICES"]),
         ({"NVIDIA_IMEX_CHANNELS": "0,1"}, ["NVIDIA_IMEX_CHANNELS"]),
         ({"NVIDIA_GDS": "enabled"}, ["NVIDIA_GDS=enabled"]),
         ({"NVIDIA_MOFED": "enabled"}, ["NVIDIA_MOFED"]),
@@ -293,6 +291,37 @@ def test_later_work_is_refused_and_not_ignored(env: dict[str, str], words: list[
 )
 def test_what_asks_for_nothing_is_let_through(env: dict[str, str]) -> None:
     assert ask({VISIBLE: "0", **env}) == Request(("0",), DEFAULT, VISIBLE)
+
+
+@pytest.mark.parametrize(
+    ("variables", "manages"),
+    [
+        ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, ("config",)),
+        ({"NVIDIA_MIG_MONITOR_DEVICES": " all ,all"}, ("monitor",)),
+        (
+            {"NVIDIA_MIG_MONITOR_DEVICES": "all", "NVIDIA_MIG_CONFIG_DEVICES": "all"},
+            ("config", "monitor"),
+        ),
+        ({"NVIDIA_MIG_CONFIG_DEVICES": ""}, ()),
+    ],
+)
+def test_managing_mig_is_for_privileged_containers(
+    variables: dict[str, str], manages: tuple[str, ...]
+) -> None:
+    env = {VISIBLE: "0:1", **variables}
+    asked = from_container(container(env, privileged=True), Config())
+    assert asked == Request(("0:1",), DEFAULT, VISIBLE, manages_mig=manages)
+    assert from_container(container({**env, VISIBLE: "void"}), Config()) is None
+    if manages:
+        with pytest.raises(RequestError, match="for privileged containers only"):
+            from_container(container(env), Config())
+
+
+@pytest.mark.parametrize("value", ["0", "all,0:1", "none", "void"])
+def test_managing_mig_is_for_all_of_it(value: str) -> None:
+    env = {VISIBLE: "0", "NVIDIA_MIG_CONFIG_DEVICES": value}
+    with pytest.raises(RequestError, match="it can only be all"):
+        from_container(container(env, privileged=True), Config())
 
 
 def test_endless_list_is_refused() -> None:
@@ -355,8 +384,9 @@ SAMPLE_RESULTS: dict[str, list[tuple[dict[str, object], object]]] = {
         )
     ],
     "visible-cdi_name.txt": [({}, (("all",), DEFAULT))],
-    "visible-mig_index.txt": [({}, (UnsupportedError, "NVIDIA_MIG_CONFIG_DEVICES"))],
-    "visible-mig_uuid_new.txt": [({}, (UnsupportedError, "NVIDIA_MIG_MONITOR_DEVICES"))],
+    # Privileged: test_samples_that_manage_mig.
+    "visible-mig_index.txt": [({}, (RequestError, "NVIDIA_MIG_CONFIG_DEVICES is for privileged"))],
+    "visible-mig_uuid_new.txt": [({}, (RequestError, "NVIDIA_MIG_MONITOR_DEVICES is for priv"))],
     "visible-no_gpu_has_10MiB.txt": [({}, (("no-gpu-has-10MiB-to-run",), DEFAULT))],
     "visible-runtime_cdi.txt": [({}, (("all",), DEFAULT))],
     "visible-void-dra.txt": [({}, None)],
@@ -381,6 +411,20 @@ def test_sample_of_a_real_container(name: str) -> None:
             asked = ask(sample(name), **settings)
             assert asked is not None
             assert (asked.devices, asked.driver_capabilities) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "manages"),
+    [
+        ("visible-mig_index.txt", ("0:0", "0:1"), ("config",)),
+        ("visible-mig_uuid_new.txt", ("MIG-e8c4bf14-4d33-3495-5d46-af783b52901a",), ("monitor",)),
+    ],
+)
+def test_samples_that_manage_mig(
+    name: str, devices: tuple[str, ...], manages: tuple[str, ...]
+) -> None:
+    asked = from_container(container(sample(name), privileged=True), Config())
+    assert asked == Request(devices, DEFAULT, VISIBLE, manages_mig=manages)
 
 
 def test_every_expectation_has_a_sample() -> None:
