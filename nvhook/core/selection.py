@@ -103,8 +103,9 @@ def select_gpus(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu,
     gpus = []
     for device in select(devices, inventory):
         if isinstance(device, MigDevice):
+            name = f"{device.gpu.index}:{device.index}"
             raise UnsupportedError(
-                f"MIG device {device.gpu.index}:{device.index} can't be given to a running container",
+                f"MIG device {name} can't be given to a running container yet",
                 "start the container with it: NVIDIA_VISIBLE_DEVICES",
             )
         gpus.append(device)
