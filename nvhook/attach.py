@@ -83,6 +83,7 @@ def inject(
                 posix.close(source)
     steps = tuple(journal.taken)
     journal.commit((*before, *steps))
+    executor.keep_over_reload(executor.rules_of(plan), container.process.pid, log)
     missed = tuple([edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))])
     return Attached(gpus, steps, missed, notes, recovered)
 

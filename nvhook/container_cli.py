@@ -159,7 +159,7 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     )
     outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
     executor.apply(outcome.plan, target, pipeline.machine(), log)
-    executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process.pid, log)
     log.info(
         "injected",
         gpus=",".join(device.uuid for device in outcome.devices) or "none",

@@ -8,6 +8,7 @@ from nvhook.core.catalog import PROC_DRIVER
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.formats import ldcache
 from nvhook.journal import MOUNT, RULES, boundary
+from nvhook.kernel import cgroup, systemd
 from nvhook.kernel.live_root import CONTENT, DIRECTORY, FILE, LINK, OldFile, digest
 from nvhook.live_container import rules_of
 from nvhook.loader_cache import LD_SO_CACHE
@@ -103,7 +104,10 @@ def _eject(
         return Detached((), (), (), (), {}, recovered)
     writer = journal.work
     journal.begin("eject", chosen)
-    left = undo(container, selected, writer)
+    forgotten = [rule for step in selected if step.kind == RULES for rule in rules_of(step)]
+    forgotten += [rule for bus in foreign for rule in _rules(bus, numbers)]
+    left = _forget(container, forgotten)
+    left += undo(container, selected, writer)
     for bus in foreign:
         left += _take_foreign(container, gpus[bus], host, numbers)
     journal.commit(remaining)
@@ -112,6 +116,17 @@ def _eject(
         for pid, devices in sorted(held.items())
     }
     return Detached(chosen, foreign, selected, tuple(left), holders, recovered)
+
+
+def _forget(container: "LiveContainer", rules: "list[DeviceRule]") -> list[Left]:
+    """Take devices off the list of the container's systemd unit, which a reload would follow."""
+    unit = cgroup.unit_of(container.process.pid) if rules else ""
+    if unit:
+        try:
+            systemd.forget(unit, rules)
+        except HostError as error:
+            return [(f"DeviceAllow of {unit}", str(error))]
+    return []
 
 
 def _split(

@@ -134,7 +134,7 @@ def _run(options: _Options, log: Log) -> None:
     if options.delegated or options.cdi:
         plan = rest(plan, container.devices)
     executor.apply(plan, target, pipeline.machine(), log)
-    executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process.pid, log)
     log.info(
         "injected",
         gpus=",".join(device.uuid for device in outcome.devices) or "none",

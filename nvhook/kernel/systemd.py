@@ -30,44 +30,82 @@ def allow(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKET
 
     Raises: HostError.
     """
+    entries = [(_path(rule), rule[3]) for rule in rules]
     with Connection(socket) as bus:
-        try:
-            restricted = _is_restricted(bus, unit)
-        except (IndexError, struct_error) as failure:
-            raise HostError(f"{socket}: an answer about {unit} is not understood") from failure
-        if not restricted:
+        policy, listed = _restrictions(bus, unit)
+        if policy == "auto" and not listed:
             return f"{unit} restricts no devices"
-        body = Writer()
-        body.text(unit)
-        body.number(1)  # runtime: in /run, gone with the unit
-        properties = body.begin_array(8)
+        _set(bus, unit, [entries])
+    return f"{unit}: {len(entries)} devices"
+
+
+def forget(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKET) -> None:
+    """Take devices off a unit's list, as allow has put them there.
+
+    Raises: HostError.
+    """
+    gone = {_path(rule) for rule in rules}
+    with Connection(socket) as bus:
+        _, listed = _restrictions(bus, unit)
+        kept = [entry for entry in listed if entry[0] not in gone]
+        if kept != listed:
+            _set(bus, unit, [[], kept])  # an empty list empties it, the next one is added
+
+
+def _path(rule: "DeviceRule") -> str:
+    """Return how a device is called on a list: parsed, it need not exist (systemd 240)."""
+    kind, major, minor, _ = rule
+    return f"/dev/{'block' if kind == 'b' else 'char'}/{major}:{minor}"
+
+
+def _set(bus: Connection, unit: str, lists: "list[list[tuple[str, str]]]") -> None:
+    """Assign DeviceAllow, once for each list."""
+    body = Writer()
+    body.text(unit)
+    body.number(1)  # runtime: in /run, gone with the unit
+    properties = body.begin_array(8)
+    for entries in lists:
         body.align(8)
         body.text("DeviceAllow")
         body.signature("a(ss)")
-        entries = body.begin_array(8)
-        count = 0
-        for kind, major, minor, access in rules:
-            directory = "block" if kind == "b" else "char"
+        place = body.begin_array(8)
+        for path, access in entries:
             body.align(8)
-            body.text(f"/dev/{directory}/{major}:{minor}")  # parsed, it need not exist (v240)
+            body.text(path)
             body.text(access)
-            count += 1
-        body.end_array(entries, 8)
-        body.end_array(properties, 8)
-        manager = "/org/freedesktop/systemd1"
-        bus.call(manager, f"{_BUS}.Manager", "SetUnitProperties", "sba(sv)", body)
-    return f"{unit}: {count} devices"
+        body.end_array(place, 8)
+    body.end_array(properties, 8)
+    manager = "/org/freedesktop/systemd1"
+    bus.call(manager, f"{_BUS}.Manager", "SetUnitProperties", "sba(sv)", body)
 
 
-def _is_restricted(bus: Connection, unit: str) -> bool:
-    policy = _property(bus, unit, "DevicePolicy")
-    if text_at(policy, _value_at(policy)) != "auto":
-        return True
-    devices = _property(bus, unit, "DeviceAllow")
-    at = _value_at(devices)
+def _restrictions(bus: Connection, unit: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a unit's DevicePolicy and DeviceAllow."""
+    try:
+        policy = _property(bus, unit, "DevicePolicy")
+        return text_at(policy, _value_at(policy)), _pairs(_property(bus, unit, "DeviceAllow"))
+    except (IndexError, struct_error) as failure:
+        raise HostError(f"{bus.path}: an answer about {unit} is not understood") from failure
+
+
+def _pairs(variant: bytes) -> list[tuple[str, str]]:
+    """Return the value of a variant of type a(ss)."""
+    at = _value_at(variant)
     at += -at % 4
-    (length,) = unpack_from("<I", devices, at)
-    return bool(length)
+    (length,) = unpack_from("<I", variant, at)
+    at += 4
+    at += -at % 8
+    end = at + length
+    found = []
+    while at < end:
+        texts = []
+        for _ in range(2):
+            texts.append(text_at(variant, at))
+            at += -at % 4
+            at += 4 + unpack_from("<I", variant, at)[0] + 1
+        found.append((texts[0], texts[1]))
+        at += -at % 8
+    return found
 
 
 def _property(bus: Connection, unit: str, name: str) -> bytes:

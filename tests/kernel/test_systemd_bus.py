@@ -97,11 +97,11 @@ def allow(bus: Bus) -> str:
 
 
 def test_devices_are_put_on_the_list_of_a_unit_that_has_one(bus) -> None:
-    bus.answers = [reply(variant("s", "strict")), reply(b"")]
+    bus.answers = [reply(variant("s", "strict")), reply(variant("a(ss)")), reply(b"")]
 
     assert allow(bus) == "a-b.scope: 2 devices"
 
-    asked, done = bus.calls
+    asked, _, done = bus.calls
     assert b"/org/freedesktop/systemd1/unit/a_2db_2escope\0" in asked
     assert b"org.freedesktop.systemd1.Scope\0" in asked
     for text in (b"SetUnitProperties\0", b"/dev/char/195:1\0", b"/dev/block/8:0\0", b"sba(sv)\0"):
@@ -118,10 +118,32 @@ def test_a_unit_without_a_list_stays_without(bus, listed, says) -> None:
     assert len(bus.calls) == (3 if listed else 2)
 
 
+def test_devices_are_taken_off_a_list_and_the_others_stay(bus) -> None:
+    listed = ("/dev/null", "/dev/char/195:1", "char-pts", "/dev/block/8:0")
+    bus.answers = [reply(variant("s", "closed")), reply(variant("a(ss)", *listed)), reply(b"")]
+
+    systemd.forget("a-b.scope", RULES, str(bus.path))
+
+    done = bus.calls[2]
+    assert done.count(b"DeviceAllow\0") == 2
+    assert b"/dev/null\0" in done
+    assert b"char-pts\0" in done
+    assert b"195:1" not in done
+    assert b"8:0" not in done
+
+
+def test_a_list_without_them_is_left_alone(bus) -> None:
+    bus.answers = [reply(variant("s", "auto")), reply(variant("a(ss)", "/dev/null"))]
+    systemd.forget("a-b.scope", RULES, str(bus.path))
+    bus.thread.join(1)
+    assert len(bus.calls) == 2
+
+
 def test_a_signal_in_between_is_no_answer(bus) -> None:
     note = message(SIGNAL, 0, b"")
     bus.answers = [
         lambda serial: note + message(RETURN, serial, variant("s", "closed")) + note,
+        reply(variant("a(ss)")),
         reply(b""),
     ]
     assert allow(bus) == "a-b.scope: 2 devices"

@@ -1,5 +1,6 @@
 """A container in a unit of systemd keeps its GPU over everything systemd does to its cgroups."""
 
+import json
 import shutil
 from collections.abc import Iterator
 
@@ -66,6 +67,35 @@ def test_a_gpu_is_kept(engine, systemd, bundles, change):
         systemd.run(*engine.command, "delete", "-f", bundle.name, check=False)
     assert before == [ALLOWED, DENIED], bundle.logged()
     assert after == [ALLOWED, DENIED], bundle.logged()
+
+
+def test_a_running_container_keeps_what_it_is_given_until_it_is_taken(systemd, place, bundles):
+    """inject and eject tell systemd, too."""
+    runc = Engine("runc", shutil.which("runc"), systemd, place / "state")
+    runc.command.append("--systemd-cgroup")
+    bundle = _start(runc, bundles)
+    state = systemd.run(*runc.command, "state", bundle.name).stdout
+    pid = str(json.loads(state)["pid"])
+    command = [bundle.driver.launcher, "inject", "--config", bundle.settings, "--pid", pid]
+    reload = ["systemctl", "daemon-reload"]
+    try:
+        systemd.run(*command, "--gpus", "1")
+        given = _opens(runc, bundle, 1, 0)
+        systemd.run(*reload)
+        kept = _opens(runc, bundle, 1, 0)
+        command[1] = "eject"
+        systemd.run(*command)
+        taken = _opens(runc, bundle, 1, 0)
+        systemd.run(*reload)
+        stays = _opens(runc, bundle, 1, 0)
+        listed = systemd.run(
+            "systemctl", "show", f"nvhook-{bundle.name}.scope", "-p", "DeviceAllow"
+        )
+    finally:
+        systemd.run(*runc.command, "delete", "-f", bundle.name, check=False)
+    assert (given, kept) == ([ALLOWED, DENIED], [ALLOWED, DENIED])
+    assert (taken, stays) == ([DENIED, DENIED], [DENIED, DENIED])
+    assert "/dev/char/195:" not in listed.stdout
 
 
 def test_without_the_units_list_a_reload_takes_it_away(systemd, place, driver, bundles):
