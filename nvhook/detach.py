@@ -9,7 +9,8 @@ from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.formats import ldcache
 from nvhook.journal import MOUNT, RULES, boundary
 from nvhook.kernel import cgroup, systemd
-from nvhook.kernel.live_root import CONTENT, DIRECTORY, FILE, LINK, OldFile, digest
+from nvhook.kernel.live_root import digest
+from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
 from nvhook.live_container import rules_of
 from nvhook.loader_cache import LD_SO_CACHE
 from nvhook.record import Record

@@ -13,7 +13,7 @@ import signal
 from base64 import b64decode, b64encode
 
 from nvhook.errors import FormatError, HostError
-from nvhook.kernel.live_root import OldFile
+from nvhook.kernel.restoring_root import OldFile
 from nvhook.record import Record
 
 TYPE_CHECKING = False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvhook.kernel.device_access import Directory
     from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.kernel.live_root import OldFile
+    from nvhook.kernel.restoring_root import OldFile
 
 
 class LiveContainer:

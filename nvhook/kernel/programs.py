@@ -22,7 +22,6 @@ REPLACE = 4  # BPF_F_REPLACE, Linux 5.6
 BPF_F_QUERY_EFFECTIVE = 1  # with the programs of the directories above
 MAX_PROGRAMS = 64  # the kernel's limit for one cgroup
 MAX_BYTES = 1 << 20
-MAX_LINKS = 65536
 TRIES = 10
 LOG_BYTES = 1 << 16
 HARDENED = "set net.core.bpf_jit_harden to 1, or put the devices into the container's spec"
@@ -44,7 +43,7 @@ def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
             return (), 0
         if error.errno == ENOSPC:
             raise UnsupportedError("too many device programs on one cgroup") from error
-        raise _failed("query device programs", error) from error
+        raise failed("query device programs", error) from error
     return tuple(ids[0:count]), flags[0]
 
 
@@ -163,7 +162,9 @@ class Patch:
             return f"program {self.id} -> {call('bpf_prog_id', self.new)}"
         except SyscallError as error:
             if error.errno != ENOENT:
-                raise _failed("replace a device program", error) from error
+                raise failed("replace a device program", error) from error
+        from nvhook.kernel.program_links import update_link  # rare: systemd and runtimes use none
+
         if not update_link(cgroup, self.id, self.new, self.old):
             return ""
         return f"program {self.id} -> a new one on its link"
@@ -200,7 +201,7 @@ def open_program(number: int) -> int:
     except SyscallError as error:
         if error.errno == ENOENT:
             raise ProgramGoneError(f"device program {number} has gone") from error
-        raise _failed("open a device program", error) from error
+        raise failed("open a device program", error) from error
 
 
 def instructions(program: int) -> bytes:
@@ -217,7 +218,7 @@ def instructions(program: int) -> bytes:
     except SyscallError as error:
         if error.errno == EACCES:
             raise UnsupportedError("the kernel hides device programs", HARDENED) from error
-        raise _failed("read a device program", error) from error
+        raise failed("read a device program", error) from error
     insns = bytes(ffi.buffer(buffer, size))
     if bpf.blinded(insns):
         raise UnsupportedError("the kernel hides the device program's constants", HARDENED)
@@ -230,7 +231,7 @@ def name_of(program: int) -> bytes:
     try:
         call("bpf_prog_name", program, buffer)
     except SyscallError as error:
-        raise _failed("read a device program's name", error) from error
+        raise failed("read a device program's name", error) from error
     name: bytes = ffi.string(buffer)
     return name
 
@@ -284,36 +285,6 @@ def check(
             raise UnsupportedError(f"the patched device program would change {probe}")
 
 
-def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
-    """Swap a program that is attached by a bpf_link; False if there is no such link.
-
-    Raises: NvhookError.
-    """
-    inode = posix.fstat(cgroup).st_ino
-    following = ffi.new("uint32_t *")
-    program, directory = ffi.new("uint32_t *"), ffi.new("uint64_t *")
-    for _ in range(MAX_LINKS):
-        try:
-            call("bpf_link_next", following[0], following)
-            link = call("bpf_link_fd", following[0])
-        except SyscallError as error:
-            if error.syscall == "bpf_link_fd" and error.errno == ENOENT:
-                continue
-            if error.errno in {ENOENT, EINVAL}:  # the end; a kernel without links
-                return False
-            raise _failed("look for the link of a device program", error) from error
-        try:
-            ours = call("bpf_link_info", link, program, directory)
-            if ours and program[0] == number and directory[0] == inode:
-                call("bpf_link_update", link, new, old)
-                return True
-        except SyscallError as error:
-            raise _failed("update the link of a device program", error) from error
-        finally:
-            posix.close(link)
-    return False
-
-
 def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
     try:
         posix.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
@@ -321,7 +292,8 @@ def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
         return  # as before; what is wanted is the log
 
 
-def _failed(what: str, error: SyscallError) -> NvhookError:
+def failed(what: str, error: SyscallError) -> NvhookError:
+    """Return the error for a call of bpf(2); what: a verb and its object."""
     hint = "needs root with CAP_SYS_ADMIN and Linux 5.6"
     if error.errno == EPERM:
         hint += "; device-rules = false leaves the rules to a rootless engine"

@@ -8,7 +8,7 @@ import pytest
 from nvhook import journal
 from nvhook.errors import FormatError
 from nvhook.journal import Journal, Step, Work
-from nvhook.kernel.live_root import OldFile
+from nvhook.kernel.restoring_root import OldFile
 
 NAME = "4026532000-17-99"
 STEPS = (
