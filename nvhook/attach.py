@@ -10,9 +10,11 @@ import posix
 from nvhook import detach, executor, pipeline
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
 from nvhook.core.planner import driver_plan, gpu_plan, merge
+from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select_gpus
 from nvhook.errors import NvhookError
 from nvhook.formats.ldcache import MAX_BYTES
+from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.loader_cache import LD_SO_CACHE
 from nvhook.record import Record
 
@@ -84,8 +86,11 @@ def inject(
     steps = tuple(journal.taken)
     journal.commit((*before, *steps))
     executor.keep_over_reload(executor.rules_of(plan), container.process.pid, log)
-    missed = tuple([edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))])
-    return Attached(gpus, steps, missed, notes, recovered)
+    missed = [edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))]
+    if steps and gpus:  # what the hook's containers say of themselves, and some programs read
+        names = [gpu.uuid if is_known_uuid(gpu.uuid) else str(gpu.index) for gpu in gpus]
+        missed.insert(0, EnvVar(VISIBLE_DEVICES, ",".join(names)))
+    return Attached(gpus, steps, tuple(missed), notes, recovered)
 
 
 def _plan(

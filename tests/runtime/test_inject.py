@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import time
 
 import pytest
@@ -302,3 +303,22 @@ def test_the_journal_of_a_container_that_has_gone(live):
     assert "its journal is removed" in container.reconcile()
 
     assert container.journals() == []
+
+
+def test_what_a_running_process_cannot_be_given_is_said(live, driver):
+    container = live()
+    node = driver.directory / "dev" / container.node(1)
+    before = node.stat()
+    os.chown(node, 0, 44)
+    node.chmod(0o660)
+    try:
+        done = container.inject("1")
+    finally:
+        os.chown(node, before.st_uid, before.st_gid)
+        node.chmod(stat.S_IMODE(before.st_mode))
+
+    uuid, pid = driver.gpus[1].uuid, container.pid
+    variable, group = done["not_given"]
+    assert variable.endswith(f": nsenter -a -t {pid} env NVIDIA_VISIBLE_DEVICES={uuid} COMMAND")
+    assert group.startswith("group 44, ")
+    assert group.endswith(f": nsenter -a -t {pid} --setgid 44 COMMAND")
