@@ -223,6 +223,6 @@ class Live:
             os.close(fd)
 
     def journals(self) -> list[str]:
-        """Return what is in the directory of journals."""
+        """Return the files of its journal."""
         place = self.driver.directory / "run/containers"
-        return sorted(os.listdir(place)) if place.exists() else []
+        return sorted(path.name for path in place.glob(f"*-{self.pid}-*"))
