@@ -116,7 +116,9 @@ def _eject(
         pid: tuple(sorted({numbers[each] for each in devices if each in numbers}))
         for pid, devices in sorted(held.items())
     }
-    return Detached(chosen, foreign, selected, tuple(left), holders, recovered)
+    owners = {step.owner for step in selected}
+    had = tuple([bus for bus in chosen if bus in owners or bus in foreign])
+    return Detached(had, foreign, selected, tuple(left), holders, recovered)
 
 
 def _forget(container: "LiveContainer", rules: "list[DeviceRule]") -> list[Left]:

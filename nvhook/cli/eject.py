@@ -95,10 +95,11 @@ def _print(chosen: Chosen, done: "Detached") -> None:
 
     if done.recovered:
         click.echo(done.recovered)
-    if not done.gpus:
+    if not done.gpus and not done.steps:
         click.echo(f"process {chosen.pid} has none of these GPUs: nothing done")
         return
-    click.echo(f"process {chosen.pid} no longer has GPUs {', '.join(done.gpus)}")
+    named = ", ".join(done.gpus) or "none"
+    click.echo(f"process {chosen.pid} no longer has GPUs {named}")
     if done.steps:
         table = output.table("undone", "what", "GPU")
         for step in done.steps:

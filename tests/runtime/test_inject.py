@@ -322,3 +322,19 @@ def test_what_a_running_process_cannot_be_given_is_said(live, driver):
     assert variable.endswith(f": nsenter -a -t {pid} env NVIDIA_VISIBLE_DEVICES={uuid} COMMAND")
     assert group.startswith("group 44, ")
     assert group.endswith(f": nsenter -a -t {pid} --setgid 44 COMMAND")
+
+
+def test_eject_names_only_what_was_there(live):
+    container = live()
+    before = container.snapshot()
+    container.inject("1")
+
+    assert container.eject("3")["gpus"] == []
+    assert "none of these GPUs" in container.nvhook("eject", "--gpus", "3").stdout
+    assert container.opens(1) == ["ENXIO"]
+    assert container.eject("1,3")["gpus"] == [container.driver.gpus[1].pci_bus_id]
+
+    container.inject("none")
+    done = container.eject()
+    assert (done["gpus"], bool(done["undone"])) == ([], True)
+    assert container.snapshot() == before
