@@ -190,6 +190,24 @@ def test_a_node_is_missing(each_cgroup, bundles, start):
     assert checks["container-gpus"]["saw"] == "1 asked for, 0 there: no GPU 1 (nvidia3)"
 
 
+def test_a_node_has_another_devices_numbers(runc, bundles, start, driver):
+    """As after a reboot that changed them, or from a wrong --device."""
+    bundle = bundles(runc)
+    del bundle.config["hooks"]
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bind_nodes(bundle, *COMPUTE_NODES)
+    other = str(driver.directory / "dev/nvidia2")
+    bundle.config["mounts"].append(
+        {"destination": "/dev/nvidia3", "source": other, "options": ["bind"]}
+    )
+
+    checks = start(runc, bundle).doctor()
+
+    assert checks["container-nodes"]["saw"] == "/dev/nvidia3 is 195:2"
+    assert checks["container-gpus"]["status"] == "failed"
+    assert "/dev/nvidia3" not in checks["container-open"]["saw"]
+
+
 def test_no_hook_ran(runc, bundles, start):
     bundle = bundles(runc)
     del bundle.config["hooks"]
