@@ -79,12 +79,14 @@ def start_time(process: Process) -> int:
 
 
 def start_time_of(pid: int) -> int | None:
-    """Return the same by number, None if there is no such process."""
+    """Return the same by number; None if there is no such process, or a zombie, which has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return _start(file.read(4096))
+            stat = file.read(4096)
     except OSError:
         return None
+    state = stat.rpartition(b")")[2].split()[0]
+    return None if state in (b"Z", b"X") else _start(stat)
 
 
 def _start(stat: bytes) -> int:
