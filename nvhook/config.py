@@ -86,6 +86,12 @@ SETTINGS = (
         (),
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
+    Setting(
+        "disable-require",
+        "flag",
+        False,
+        "start containers whatever their NVIDIA_REQUIRE_... variables say",
+    ),
     Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
     Setting(
         "cdi-spec-directories",
@@ -121,6 +127,7 @@ class Config(Record):
     cdi_spec_directories: tuple[str, ...]
     dev_root: str
     device_rules: bool
+    disable_require: bool
     driver_root: str
     handler_mounts: str
     handler_runtimes: tuple[str, ...]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 USAGE = """usage: nvidia-container-cli [--debug FILE] [--root DIR] COMMAND
 
   configure --pid PID [--device LIST]... [--compute] [--utility] [--video] [--graphics] [--display]
-            [--ngx] [--compat32] [--no-cgroups] ROOTFS
+            [--ngx] [--compat32] [--imex-channel LIST] [--require EXPRESSION]... [--no-cgroups]
+            ROOTFS
                       give a container that is being created its GPUs
   list [--device LIST]... [--libraries] [--binaries] [--ipcs] [--firmwares]
                       print the driver's files; without an option all of them
@@ -35,21 +36,25 @@ _SHORT |= {"-l": "--ldcache", "-p": "--pid", "-V": "--version", "-h": "--help", 
 # How nvhook works anyway, or what it has no need of.
 _IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig", "--cuda-compat-mode")
 _IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels", "--no-cntlibs")
-_LATER_VALUES = ("--mig-config", "--mig-monitor", "--imex-channel", "--require")
-_VALUES = ("--debug", "--root", "--pid", "--device", *_IGNORED_VALUES, *_LATER_VALUES)
+_LATER_VALUES = ("--mig-config", "--mig-monitor")
+_REPEATED = ("--device", "--imex-channel", "--require")
+_VALUES = ("--debug", "--root", "--pid", *_REPEATED, *_IGNORED_VALUES, *_LATER_VALUES)
 _LATER = (*_LATER_VALUES, "--no-devbind")
 _LISTS = ("--libraries", "--binaries", "--ipcs", "--firmwares")
 
 
 class Call:
-    """A command line: the command, its options (the last value each) and its arguments."""
+    """A command line: the command, its options (the last value each) and its arguments.
 
-    __slots__ = ("arguments", "command", "devices", "options")
+    ``lists`` has every value of the options that may be repeated.
+    """
+
+    __slots__ = ("arguments", "command", "lists", "options")
 
     def __init__(self, words: list[str]) -> None:
         self.command = ""
         self.options: dict[str, str] = {}
-        self.devices: list[str] = []
+        self.lists: dict[str, list[str]] = {name: [] for name in _REPEATED}
         self.arguments: list[str] = []
         rest = iter(words)
         for word in rest:
@@ -63,8 +68,8 @@ class Call:
             name = _SHORT.get(name, name)
             if name in _VALUES and not equals:
                 value = next(rest, "")
-            if name == "--device":
-                self.devices.append(value)
+            if name in self.lists:
+                self.lists[name].append(value)
             else:
                 self.options[name] = value
         known = {*_VALUES, *_IGNORED, *_LATER, *_LISTS, "--no-cgroups", "--version", "--help"}
@@ -143,10 +148,17 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
         raise RequestError("one absolute ROOTFS is needed", "nvidia-container-cli --help")
     wanted = [name for name in _CAPABILITIES if f"--{name}" in call.options]
     capabilities = parse_capabilities(",".join(wanted), settings.supported_driver_capabilities)
-    devices = parse_devices(",".join(call.devices), "--device") or ()
+    devices = parse_devices(",".join(call.lists["--device"]), "--device") or ()
+    channels = parse_devices(",".join(call.lists["--imex-channel"]), "--imex-channel") or ()
     log.bind(pid=pid)
     target = executor.Target(int(pid), call.arguments[0])
-    request = Request(devices, capabilities if wanted else (), "--device")
+    request = Request(
+        devices,
+        capabilities if wanted else (),
+        "--device",
+        requirements=tuple([("--require", text) for text in call.lists["--require"]]),
+        imex_channels=channels,
+    )
     outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
     executor.apply(outcome.plan, target, pipeline.machine(), log)
     log.info(
@@ -161,12 +173,13 @@ def _list(call: Call, inventory: "Inventory") -> None:
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 
-    everything = not call.devices and not any(name in call.options for name in _LISTS)
-    asked = parse_devices(",".join(call.devices) or "all", "--device") or ()
+    asked_devices = call.lists["--device"]
+    everything = not asked_devices and not any(name in call.options for name in _LISTS)
+    asked = parse_devices(",".join(asked_devices) or "all", "--device") or ()
     minors = (
-        {gpu.minor for gpu in select(asked, inventory)} if everything or call.devices else set()
+        {gpu.minor for gpu in select(asked, inventory)} if everything or asked_devices else set()
     )
-    if everything or call.devices:
+    if everything or asked_devices:
         for node in inventory.nodes:
             number = node.name.removeprefix("nvidia")
             if not number.isdigit() or int(number) in minors:

@@ -126,6 +126,8 @@ def _run(options: _Options, log: Log) -> None:
     from nvhook import executor
 
     target = executor.Target(state.pid, container.root_path)
+    if request is not None and options.delegated:
+        request = request.replace(requirements=())  # nvhook-runtime has checked them
     if request is None:
         outcome = pipeline.plan_for_devices(container.devices, options.cdi or "", settings)
     else:

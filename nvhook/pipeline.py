@@ -8,7 +8,7 @@ import posix
 
 from nvhook.core.edits import Plan
 from nvhook.core.layout import ContainerLayout, container_layout
-from nvhook.core.planner import plan_request
+from nvhook.core.planner import merge, plan_request, without_rules
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.core.selection import select
 from nvhook.errors import FormatError, RequestError
@@ -97,16 +97,40 @@ def layout_of(rootfs: "Rootfs") -> ContainerLayout:
 def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Outcome:
     """Plan a request on this host.
 
-    Raises: RequestError for a device that does not exist, HostError for something missing.
+    Raises: RequestError for a device that does not exist, HostError for something missing or a
+        requirement that is not satisfied.
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
     host = inventory(config)
     gpus = select(request.devices, host)
+    if request.requirements:
+        from nvhook.core import requirements  # not loaded where an image requires nothing
+
+        requirements.check(request.requirements, host.driver_version, host.cuda_version, gpus)
     plan = plan_request(
         request.driver_capabilities, gpus, host, layout, device_rules=config.device_rules
     )
+    if request.features or request.imex_channels:
+        plan = merge((plan, *_feature_plans(request, config)))
     return Outcome(request, gpus, plan)
+
+
+def _feature_plans(request: Request, config: "Config") -> list[Plan]:
+    from nvhook.core import features
+    from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
+
+    plans = []
+    for name in request.features:
+        feature = features.FEATURES[name]
+        nodes = find_feature_nodes(feature, config.dev_root)
+        files = find_feature_files(feature, config.driver_root, config.dev_root)
+        plans.append(features.feature_plan(feature, nodes, files, config.dev_root))
+    if request.imex_channels:
+        nodes = find_feature_nodes(features.IMEX, config.dev_root)
+        channels = features.channel_plans(request.imex_channels, nodes, config.dev_root)
+        plans += channels.values()
+    return plans if config.device_rules else [without_rules(plan) for plan in plans]
 
 
 def plan_for_devices(

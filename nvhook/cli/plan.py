@@ -92,7 +92,10 @@ def document(asked: "Request | None", gpus: tuple[Gpu, ...], plan: Plan) -> dict
             for gpu in gpus
         ],
         "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
-        "requirements": [],
+        "requirements": [
+            {"variable": variable, "text": text}
+            for variable, text in (() if asked is None else asked.requirements)
+        ],
         "edits": [{"kind": edit.kind, **_fields(edit)} for edit in plan.edits],
     }
 
@@ -124,6 +127,7 @@ def _print(asked: "Request", gpus: tuple[Gpu, ...], plan: Plan) -> None:
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
         f"GPUs {devices}",
         f"driver capabilities {', '.join(asked.driver_capabilities) or 'none'}",
+        *[f"satisfied: {escape(variable)} {escape(text)}" for variable, text in asked.requirements],
         edits,
     )
 

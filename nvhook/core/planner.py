@@ -45,8 +45,11 @@ def plan_request(
             *(gpu_plan(gpu, inventory) for gpu in gpus),
         )
     )
-    if device_rules:
-        return plan
+    return plan if device_rules else without_rules(plan)
+
+
+def without_rules(plan: Plan) -> Plan:
+    """Return a plan that leaves the device cgroup alone."""
     return Plan(tuple(edit for edit in plan.edits if not isinstance(edit, CgroupRule)))
 
 
@@ -91,11 +94,27 @@ def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
     name = f"nvidia{gpu.minor}"
     major = _major("nvidia", inventory)
     node = _node(name, major, gpu.minor, inventory)
-    edits: list[Edit] = [*_device(node)]
+    edits: list[Edit] = [*device_edits(node)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
     return Plan(tuple(edits))
+
+
+def device_edits(node: "HostNode") -> "Iterable[Edit]":
+    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
+    yield DeviceNode(
+        f"/dev/{node.name}",
+        node.host_path,
+        node.major,
+        node.minor,
+        node.mode,
+        node.uid,
+        node.gid,
+    )
+    yield CgroupRule("c", node.major, node.minor)
+    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
+        yield AdditionalGid(node.gid)
 
 
 def merge(plans: "Iterable[Plan]") -> Plan:
@@ -145,23 +164,7 @@ def _control_nodes(
             continue
         major = _major(major_name, inventory)
         node = _node(name, major, minor, inventory)
-        yield from _device(node)
-
-
-def _device(node: "HostNode") -> "Iterable[Edit]":
-    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
-    yield DeviceNode(
-        f"/dev/{node.name}",
-        node.host_path,
-        node.major,
-        node.minor,
-        node.mode,
-        node.uid,
-        node.gid,
-    )
-    yield CgroupRule("c", node.major, node.minor)
-    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
-        yield AdditionalGid(node.gid)
+        yield from device_edits(node)
 
 
 def _major(name: str, inventory: "Inventory") -> int:

@@ -2,6 +2,7 @@
 
 import os
 
+from nvhook.core.cuda_versions import cuda_version, is_beyond_table
 from nvhook.core.inventory import Inventory
 from nvhook.host.driver_texts import read_driver_version, read_majors, read_proc_files
 from nvhook.host.files import find_binaries, find_firmware
@@ -28,7 +29,7 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
     libraries = find_libraries(driver_root, version, system.machine)
     return Inventory(
         driver_version=version,
-        cuda_version="",
+        cuda_version="" if is_beyond_table(version) else cuda_version(version),
         driver_root=driver_root,
         proc_root=proc_root,
         majors=read_majors(proc_root),

@@ -24,6 +24,7 @@ left out.
 
 import uuid
 
+from nvhook.core import cuda_versions
 from nvhook.core.inventory import Gpu
 from nvhook.errors import HostError
 from nvhook.record import Record
@@ -66,29 +67,6 @@ MODELS = {
     "Tesla V100-SXM2-16GB": Model(0x1DB1, 16384, "7.0", mig_capable=False),
 }
 OTHER_MODEL = Model(0x2330, 81559, "9.0", mig_capable=False)
-
-# Driver branch -> CUDA version, newest first: a branch between two has the older one's.
-CUDA_VERSIONS = (
-    (580, 13000),
-    (575, 12090),
-    (570, 12080),
-    (565, 12070),
-    (560, 12060),
-    (555, 12050),
-    (550, 12040),
-    (545, 12030),
-    (535, 12020),
-    (530, 12010),
-    (525, 12000),
-    (520, 11080),
-    (515, 11070),
-    (510, 11060),
-    (495, 11050),
-    (470, 11040),
-    (460, 11020),
-    (450, 11000),
-    (0, 10020),
-)
 
 
 class Machine(Record):
@@ -186,7 +164,9 @@ def _check(gpus: int, model: str, driver_version: str) -> None:
 
 def cuda_version(machine: Machine) -> int:
     """Return the CUDA version the driver has, as cuDriverGetVersion gives it: 12040 is 12.4."""
-    return next(cuda for branch, cuda in CUDA_VERSIONS if machine.branch >= branch)
+    text = cuda_versions.cuda_version(machine.driver_version) or "5.0"
+    major, minor = text.split(".")
+    return 1000 * int(major) + 10 * int(minor)
 
 
 def state_text(machine: Machine) -> str:

@@ -10,6 +10,7 @@ from nvhook.sim import driver
 from nvhook.sim.machine import gpu_uuid
 
 MINORS = (2, 3, 1, 0)
+FEATURES = ("gds", "mofed", "gdrcopy", "nvswitch", "imex")
 NAMES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 
 
@@ -18,7 +19,9 @@ class Driver:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.config = Path(driver.create(str(directory), minors=MINORS, report=self._refuse))
+        self.config = Path(
+            driver.create(str(directory), minors=MINORS, report=self._refuse, features=FEATURES)
+        )
         self.launcher = Path(sysconfig.get_path("scripts")) / "nvhook"
         assert self.launcher.exists(), "install the package: these tests run the real launcher"
 

@@ -80,6 +80,7 @@ accept-cdi-annotations = false
 handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
 cdi-spec-directories = ["/a/", "/b"]
+disable-require = true
 """,
     )
     expected = Config(
@@ -99,6 +100,7 @@ cdi-spec-directories = ["/a/", "/b"]
         handler_runtimes=("/opt/crun",),
         handler_mounts="spec",
         cdi_spec_directories=("/a", "/b"),
+        disable_require=True,
     )
     assert config.load(path) == expected
     assert len(config.explicit_values(path)) == len(SETTINGS)
