@@ -94,14 +94,14 @@ def generate(wanted: Wanted, config: "Config") -> "Spec":
 
 def _gpus(wanted: Wanted, config: "Config") -> "Spec":
     capabilities = parse_capabilities(wanted.capabilities, config.supported_driver_capabilities)
-    inventory = pipeline.inventory(config)
+    inventory = pipeline.inventory(config, capabilities)
     gpus = select(_devices(wanted), inventory)
     driver = driver_plan(capabilities, inventory, ContainerLayout())
     return build_spec(
         wanted.kind,
         merge((Plan((VOID,)), driver)),
         [(gpu_names(gpu, wanted.strategies), gpu_plan(gpu, inventory)) for gpu in gpus],
-        inventory.nodes,
+        (*inventory.nodes, *[drm.node for drm in inventory.drm]),
         hook_entry(wanted.launcher, capabilities, wanted.config_path),
         wanted.all_device,
     )

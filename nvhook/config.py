@@ -81,6 +81,12 @@ SETTINGS = (
         "driver capabilities that containers may have",
     ),
     Setting(
+        "inject-unlisted-driver-libraries",
+        "flag",
+        True,
+        "give compute and utility every library with the driver's version, known to nvhook or not",
+    ),
+    Setting(
         "swarm-resource",
         "names",
         (),
@@ -131,6 +137,7 @@ class Config(Record):
     driver_root: str
     handler_mounts: str
     handler_runtimes: tuple[str, ...]
+    inject_unlisted_driver_libraries: bool
     log_level: str
     log_path: str
     proc_root: str

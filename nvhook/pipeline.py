@@ -6,6 +6,7 @@ Inventory (cached) + Request -> GPUs -> Plan
 
 import posix
 
+from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import merge, plan_request, without_rules
@@ -71,15 +72,23 @@ def read_config(path: str) -> bytes:
     return b"".join(chunks)
 
 
-def inventory(config: "Config") -> "Inventory":
-    """Return what the configured host has."""
-    return inventory_cache.load(
+def inventory(config: "Config", capabilities: "Iterable[str]" = ()) -> "Inventory":
+    """Return what the configured host has, as far as these driver capabilities need it."""
+    host = inventory_cache.load(
         config.driver_root,
         config.dev_root,
         config.proc_root,
         config.sys_root,
         config.state_directory,
     )
+    if not config.inject_unlisted_driver_libraries:
+        listed = tuple([library for library in host.libraries if library.name in LISTED])
+        host = host.replace(libraries=listed)
+    if any(capability in DRM_CAPABILITIES for capability in capabilities):
+        from nvhook.host.drm import find_drm  # not loaded for compute
+
+        host = host.replace(drm=find_drm(host.gpus, config.dev_root, config.sys_root))
+    return host
 
 
 def machine() -> str:
@@ -102,7 +111,7 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
-    host = inventory(config)
+    host = inventory(config, request.driver_capabilities)
     gpus = select(request.devices, host)
     if request.requirements:
         from nvhook.core import requirements  # not loaded where an image requires nothing
@@ -140,10 +149,10 @@ def plan_for_devices(
 
     With host paths, as the CDI spec had them that gave it the nodes.
     """
-    host = inventory(config)
+    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
+    host = inventory(config, wanted)
     numbers = {(major, minor) for _, major, minor in devices}
     gpus = tuple([gpu for gpu in host.gpus if (host.majors.get("nvidia"), gpu.minor) in numbers])
-    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
     request = Request(tuple([gpu.uuid for gpu in gpus]), wanted, "CDI")
     return Outcome(request, gpus, plan_request(wanted, gpus, host, ContainerLayout()))
 

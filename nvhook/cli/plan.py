@@ -28,6 +28,23 @@ if TYPE_CHECKING:
     from nvhook.core.request import Request
 
 
+# Part of a path in the container, and why it is there.
+_REASONS = (
+    ("/dev/dri/", "rendering and screens of the container's GPUs"),
+    (catalog.PROFILE_FILE, "EGL uses the container's own GPUs only"),
+    (catalog.PROC_DRIVER, "only the container's own GPUs are visible"),
+    ("/firmware/", "firmware of the GPU's own processor"),
+    ("/OpenCL/", "OpenCL finds the driver"),
+    ("/vulkan/", "Vulkan finds the driver"),
+    ("/glvnd/", "EGL finds the driver"),
+    ("/egl/", "EGL finds the driver"),
+    ("/gbm/", "EGL finds the driver"),
+    ("/nvoptix.bin", "OptiX's own data"),
+    ("/xorg", "Xorg finds the driver"),
+    ("/X11", "Xorg finds the driver"),
+)
+
+
 @click.command("plan")
 @click.option(
     "--bundle", metavar="DIR", type=click.Path(), help="A container's bundle, with config.json."
@@ -171,8 +188,6 @@ def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> 
     for gpu in gpus:
         if path == f"/dev/nvidia{gpu.minor}" or path.endswith(f"/gpus/{gpu.pci_bus_id}"):
             return f"GPU {gpu.index}"
-    if path.startswith(catalog.PROC_DRIVER):
-        return "only the container's own GPUs are visible"
     name = path.rpartition("/")[2]
     if name in catalog.CONTROL_NODES:
         return ", ".join(catalog.CONTROL_NODES[name][2]) or "every GPU container"
@@ -180,10 +195,26 @@ def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> 
         capability
         for capability in capabilities
         if name in catalog.BINARIES.get(capability, ())
-        or any(name.startswith(library) for library in catalog.LIBRARIES.get(capability, ()))
+        or _library_name(name) in catalog.LIBRARIES.get(capability, ())
     ]
-    if not needed and "/firmware/" in path:
-        return "firmware of the GPU's own processor"
-    if not needed and isinstance(edit, Mount) and edit.options == SOCKET_OPTIONS:
+    if needed:
+        return ", ".join(needed)
+    if isinstance(edit, Mount) and edit.options == SOCKET_OPTIONS:
         return "a service of the driver on the host"
-    return ", ".join(needed) or "driver"
+    return _why_by_place(path)
+
+
+def _why_by_place(path: str) -> str:
+    for part, reason in _REASONS:
+        if part in path:
+            return reason
+    name = path.rpartition("/")[2]
+    if name.startswith("lib") and ".so." in name and _library_name(name) not in catalog.LISTED:
+        return "unlisted: it carries the driver's version (inject-unlisted-driver-libraries)"
+    return "driver"
+
+
+def _library_name(file_name: str) -> str:
+    """Return libcuda.so of libcuda.so.1."""
+    stem, dot_so, _ = file_name.partition(".so")
+    return stem + dot_so

@@ -43,6 +43,20 @@ class HostNode(Record):
         self.gid: Final = gid
 
 
+class DrmNode(Record):
+    """A node of a GPU for rendering or for its screens: ``dri/renderD128``, ``dri/card1``.
+
+    ``by_path`` is the name of the host's link to it in /dev/dri/by-path, empty where there is none.
+    """
+
+    __slots__ = ("by_path", "node", "pci_bus_id")
+
+    def __init__(self, pci_bus_id: str, node: HostNode, by_path: str) -> None:
+        self.pci_bus_id: Final = pci_bus_id
+        self.node: Final = node
+        self.by_path: Final = by_path
+
+
 class Library(Record):
     """A driver library file.
 
@@ -67,9 +81,10 @@ class Library(Record):
 class HostFile(Record):
     """A binary, firmware image, socket or directory of the driver.
 
-    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``),
-    ``name`` the name looked up (``nvidia-smi``), ``path`` where it stands inside the driver root
-    (the resolved file), ``host_path`` the same with the root in front.
+    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``, or one
+    of catalog.FILE_GROUPS), ``name`` the name looked up (``nvidia-smi``; of FILE_GROUPS the path to
+    be in a container), ``path`` where it stands inside the driver root (the resolved file),
+    ``host_path`` the same with the root in front.
     """
 
     __slots__ = ("group", "host_path", "name", "path")
@@ -86,13 +101,15 @@ class Inventory(Record):
 
     ``majors`` maps a /proc/devices name (``nvidia``, ``nvidia-uvm``, ``nvidia-caps``) to its major;
     ``proc_files`` maps ``params``, ``version`` and ``registry`` to their text, and is empty where
-    the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
+    the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``). ``drm``
+    is only filled in for who needs it.
     """
 
     __slots__ = (
         "cuda_version",
         "driver_root",
         "driver_version",
+        "drm",
         "files",
         "gpus",
         "libraries",
@@ -114,6 +131,7 @@ class Inventory(Record):
         libraries: tuple[Library, ...],
         files: tuple[HostFile, ...],
         proc_files: dict[str, str],
+        drm: tuple[DrmNode, ...] = (),
     ) -> None:
         self.driver_version: Final = driver_version
         self.cuda_version: Final = cuda_version
@@ -125,3 +143,4 @@ class Inventory(Record):
         self.libraries: Final = libraries
         self.files: Final = files
         self.proc_files: Final = proc_files
+        self.drm: Final = drm

@@ -43,6 +43,7 @@ def plan_request(
         (
             driver_plan(wanted, inventory, layout, uvm_required=bool(gpus)),
             *(gpu_plan(gpu, inventory) for gpu in gpus),
+            Plan(tuple(_profile(wanted, gpus))),
         )
     )
     return plan if device_rules else without_rules(plan)
@@ -60,6 +61,8 @@ def driver_plan(
     uvm_required: bool = True,
 ) -> Plan:
     """Return the part of a plan that does not depend on which GPUs are given."""
+    implied = [name for c in capabilities for name in catalog.IMPLIED.get(c, ())]
+    capabilities = tuple(sorted({*capabilities, *implied}))
     libraries = _libraries(capabilities, inventory)
     edits: list[Edit] = [
         *_control_nodes(capabilities, inventory, uvm_required),
@@ -69,6 +72,9 @@ def driver_plan(
     links: list[Symlink] = []
     cached: list[CachedLibrary] = []
     required = _required_libraries(capabilities)
+    known_links = catalog.SYMLINKS
+    if any(c in catalog.GRAPHICS for c in capabilities):
+        known_links += catalog.GRAPHICS_SYMLINKS
     for library in libraries:
         directory = _library_directory(library, layout)
         path = f"{directory}/{_basename(library.path)}"
@@ -77,11 +83,12 @@ def driver_plan(
         if soname != _basename(path):
             links.append(Symlink(f"{directory}/{soname}", _basename(path)))
         cached.append(CachedLibrary(soname, f"{directory}/{soname}", library.flags))
-        for name, of, target in catalog.SYMLINKS:
+        for name, of, target in known_links:
             if of == library.name:
                 link = target.replace("{file}", _basename(path))
                 links.append(Symlink(f"{directory}/{name}", link))
-                if name.endswith(".so"):  # ldconfig lists .so links under their own name
+                # ldconfig lists .so links under their own name
+                if name.endswith(".so") and "/" not in name:
                     cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
     edits += links
     if cached:
@@ -98,6 +105,12 @@ def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
+    for drm in inventory.drm:
+        if drm.pci_bus_id == gpu.pci_bus_id:
+            edits += device_edits(drm.node)
+            if drm.by_path:
+                target = "../" + _basename(drm.node.name)
+                edits.append(Symlink(f"/dev/dri/by-path/{drm.by_path}", target))
     return Plan(tuple(edits))
 
 
@@ -208,6 +221,22 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
             yield TextFile(f"{catalog.PROC_DRIVER}/{name}", masked)
 
 
+def _profile(capabilities: tuple[str, ...], gpus: "tuple[Gpu, ...]") -> "Iterable[Edit]":
+    """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
+
+    Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.
+    """
+    if not gpus or not any(c in catalog.GRAPHICS for c in capabilities):
+        return
+    mask = sum(1 << gpu.minor for gpu in gpus if gpu.minor < 64)
+    setting = f'"settings": ["EGLVisibleDGPUDevices", {mask:#x}]'
+    yield TextFile(
+        catalog.PROFILE_FILE,
+        f'{{"profiles": [{{"name": "nvhook", {setting}}}],\n'
+        ' "rules": [{"pattern": [], "profile": "nvhook"}]}\n',
+    )
+
+
 def _files(
     capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
 ) -> "Iterable[Edit]":
@@ -224,14 +253,24 @@ def _files(
             # Where the driver looks, whatever the host's own directories link to.
             directory = f"/lib/firmware/nvidia/{inventory.driver_version}"
             yield Mount(file.host_path, f"{directory}/{file.name}")
+        elif any(c in catalog.FILE_GROUPS.get(file.group, ()) for c in capabilities):
+            yield Mount(file.host_path, file.name)
+            link, target = catalog.XORG_LINK
+            target = target.replace("{version}", inventory.driver_version)
+            if _basename(file.name) == target:
+                yield Symlink(f"{file.name.rpartition('/')[0]}/{link}", target)
 
 
 def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":
     names = {name for c in capabilities for name in catalog.LIBRARIES.get(c, ())}
+    unlisted = any(c in catalog.UNLISTED_CAPABILITIES for c in capabilities)
+    glvnd = {library.bits for library in inventory.libraries if library.name == catalog.GLVND}
     found = [
         library
         for library in inventory.libraries
-        if library.name in names and (library.bits == 64 or "compat32" in capabilities)
+        if (library.name in names or (unlisted and library.name not in catalog.LISTED))
+        and (library.bits == 64 or "compat32" in capabilities)
+        and not (library.name in catalog.WITHOUT_GLVND and library.bits in glvnd)
     ]
     have = {library.name for library in found if library.bits == 64}
     for capability in capabilities:

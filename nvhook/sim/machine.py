@@ -72,11 +72,12 @@ OTHER_MODEL = Model(0x2330, 81559, "9.0", mig_capable=False)
 class Machine(Record):
     """A simulated machine.
 
-    ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``feature_majors`` those of
-    its features by name (nvhook.core.features).
+    ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``drm_major`` that of /dev/dri
+    (on real machines always 226), ``feature_majors`` those of its features by name
+    (nvhook.core.features).
     """
 
-    __slots__ = ("caps_major", "driver_version", "feature_majors", "gpus", "uvm_major")
+    __slots__ = ("caps_major", "driver_version", "drm_major", "feature_majors", "gpus", "uvm_major")
 
     def __init__(
         self,
@@ -84,12 +85,14 @@ class Machine(Record):
         gpus: tuple[Gpu, ...],
         uvm_major: int,
         caps_major: int,
+        drm_major: int,
         feature_majors: dict[str, int],
     ) -> None:
         self.driver_version: Final = driver_version
         self.gpus: Final = gpus
         self.uvm_major: Final = uvm_major
         self.caps_major: Final = caps_major
+        self.drm_major: Final = drm_major
         self.feature_majors: Final = feature_majors
 
     @property
@@ -132,10 +135,18 @@ def build_machine(
         for index, minor in enumerate(chosen)
     )
     free = [major for major in range(511, 383, -1) if major not in used_majors]
-    if len(free) < 2 + len(features):
+    if len(free) < 3 + len(features):
         raise HostError("no dynamic device numbers are free", "384 to 511 are all in /proc/devices")
-    majors = dict(zip(features, free[2:], strict=False))
-    return Machine(driver_version, table, free[0], free[1], majors)
+    majors = dict(zip(features, free[3:], strict=False))
+    return Machine(driver_version, table, free[0], free[1], free[2], majors)
+
+
+def drm_nodes(gpu: Gpu) -> tuple[tuple[str, int], ...]:
+    """Return the (name in /dev/dri, minor) of a GPU's card and render node.
+
+    card0 is the board's own screen: a card's number is not its GPU's index.
+    """
+    return (f"card{gpu.index + 1}", gpu.index + 1), (f"renderD{128 + gpu.index}", 128 + gpu.index)
 
 
 def gpu_uuid(index: int) -> str:

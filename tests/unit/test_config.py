@@ -81,6 +81,7 @@ handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
 cdi-spec-directories = ["/a/", "/b"]
 disable-require = true
+inject-unlisted-driver-libraries = false
 """,
     )
     expected = Config(
@@ -101,6 +102,7 @@ disable-require = true
         handler_mounts="spec",
         cdi_spec_directories=("/a", "/b"),
         disable_require=True,
+        inject_unlisted_driver_libraries=False,
     )
     assert config.load(path) == expected
     assert len(config.explicit_values(path)) == len(SETTINGS)
