@@ -15,19 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import random
-import shutil
 import statistics
-import subprocess
-import sys
-import sysconfig
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from bundles import HERE, HOOK, Bundle, bare_interpreter, debian_root, milliseconds, run
 
 import nvhook
 from nvhook import config as configuration
@@ -37,28 +32,7 @@ from nvhook.core.layout import container_layout
 from nvhook.core.request import Request
 from nvhook.sim import driver, elf_writer
 
-HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("NVHOOK_TEST_CACHE", "/var/cache/nvhook-tests"))
 LIBRARIES = 1300
-HOOK = Path(sysconfig.get_path("scripts")) / "nvhook"
-
-
-def run(*command: str | Path, cwd: Path | None = None, stdin: bytes = b"") -> None:
-    """Run a command that must succeed; files, not pipes: a container would keep a pipe open."""
-    with tempfile.TemporaryFile() as output:
-        done = subprocess.run(
-            command, cwd=cwd, input=stdin, stdout=output, stderr=output, check=False
-        )
-        if done.returncode:
-            output.seek(0)
-            sys.exit(f"{' '.join(map(str, command))}: {output.read().decode()}")
-
-
-def milliseconds(action: Callable[[], None]) -> float:
-    """Return the wall time of one call."""
-    start = time.perf_counter()
-    action()
-    return (time.perf_counter() - start) * 1e3
 
 
 def large_root(small: Path, work: Path) -> Path:
@@ -72,47 +46,6 @@ def large_root(small: Path, work: Path) -> Path:
         (directory / soname).write_bytes(elf_writer.shared_library(abi, soname, "benchmark"))
     run("/sbin/ldconfig", "-r", root)
     return root
-
-
-class Bundle:
-    """A bundle on a fresh overlay of a root."""
-
-    def __init__(self, work: Path, name: str, lower: Path, env: list[str], hook: list[str]) -> None:
-        self.path = work / name
-        self.name = name
-        self.lower = lower
-        self.rootfs = self.path / "rootfs"
-        self.rootfs.mkdir(parents=True)
-        document = json.loads((HERE / "config.json").read_text())
-        document["process"]["env"] += env
-        document["root"]["path"] = str(self.rootfs)
-        if hook:
-            entry = {"path": hook[0], "args": hook, "env": ["PATH=/usr/bin:/bin"]}
-            document["hooks"] = {"prestart": [entry]}
-        (self.path / "config.json").write_text(json.dumps(document))
-
-    @contextmanager
-    def fresh(self) -> Iterator[None]:
-        """Mount an empty overlay for the duration."""
-        for part in ("upper", "work"):
-            (self.path / part).mkdir()
-        layers = f"lowerdir={self.lower},upperdir={self.path}/upper,workdir={self.path}/work"
-        run("mount", "-t", "overlay", "-o", layers, "overlay", self.rootfs)
-        try:
-            yield
-        finally:
-            run("umount", self.rootfs)
-            for part in ("upper", "work"):
-                shutil.rmtree(self.path / part)  # noqa: TID251 - the benchmark's own directory
-
-    def cycle(self) -> float:
-        """Return the wall time of create, start and delete."""
-        name = f"nvhook-benchmark-{self.name}-{os.getpid()}"
-        with self.fresh():
-            took = milliseconds(lambda: run("runc", "create", "-b", self.path, name))
-            took += milliseconds(lambda: run("runc", "start", name))
-            took += milliseconds(lambda: run("runc", "delete", "-f", name))
-        return took
 
 
 def floor_list(settings: configuration.Config, root: Path, path: Path) -> None:
@@ -133,11 +66,6 @@ def floor_list(settings: configuration.Config, root: Path, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def interpreter() -> str:
-    """Return the interpreter the launcher starts: the one behind the environment's python3."""
-    return os.path.realpath(HOOK.with_name("python3"))
-
-
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -153,9 +81,7 @@ def main() -> None:
 
 def measure(work: Path, memory: Path, rounds: int, as_json: bool) -> None:
     """Run all rows for some rounds."""
-    small = CACHE / "debian-root"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    run(HERE.parent / "scripts/debian-root.sh", small)
+    small = debian_root()
     large = large_root(small, work)
     config = driver.create(str(work / "sim"))
     settings = configuration.load(config)
@@ -183,8 +109,7 @@ def measure(work: Path, memory: Path, rounds: int, as_json: bool) -> None:
     actions: dict[str, Callable[[], float]] = {name: b.cycle for name, b in bundles.items()}
     actions["true"] = lambda: milliseconds(lambda: run("/bin/true"))
     actions["no GPU"] = lambda: milliseconds(lambda: run(*nvhook_hook, stdin=state))
-    bare = (interpreter(), "-I", "-S", "-c", "pass")
-    actions["python"] = lambda: milliseconds(lambda: run(*bare))
+    actions["python"] = lambda: milliseconds(lambda: run(*bare_interpreter()))
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds + 2):
         for name in random.sample(list(actions), len(actions)):

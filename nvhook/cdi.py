@@ -5,11 +5,11 @@ import stat
 import tempfile
 
 from nvhook import pipeline
-from nvhook.core.cdi_render import VOID, build_spec, gpu_names, hook_entry
+from nvhook.core.cdi_render import VOID, build_spec, device_names, hook_entry
 from nvhook.core.edits import Plan
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT, channel_plans, feature_plan
 from nvhook.core.layout import ContainerLayout
-from nvhook.core.planner import driver_plan, gpu_plan, merge
+from nvhook.core.planner import device_plan, driver_plan, merge
 from nvhook.core.request import parse_capabilities, parse_devices
 from nvhook.core.selection import select
 from nvhook.errors import HostError, RequestError
@@ -94,13 +94,14 @@ def generate(wanted: Wanted, config: "Config") -> "Spec":
 
 def _gpus(wanted: Wanted, config: "Config") -> "Spec":
     capabilities = parse_capabilities(wanted.capabilities, config.supported_driver_capabilities)
-    inventory = pipeline.inventory(config, capabilities)
-    gpus = select(_devices(wanted), inventory)
+    asked = _devices(wanted)
+    inventory = pipeline.inventory(config, asked, capabilities)
+    devices = select(asked, inventory)
     driver = driver_plan(capabilities, inventory, ContainerLayout())
     return build_spec(
         wanted.kind,
         merge((Plan((VOID,)), driver)),
-        [(gpu_names(gpu, wanted.strategies), gpu_plan(gpu, inventory)) for gpu in gpus],
+        [(device_names(each, wanted.strategies), device_plan(each, inventory)) for each in devices],
         (*inventory.nodes, *[drm.node for drm in inventory.drm]),
         hook_entry(wanted.launcher, capabilities, wanted.config_path),
         wanted.all_device,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 USAGE = """usage: nvidia-container-cli [--debug FILE] [--root DIR] COMMAND
 
   configure --pid PID [--device LIST]... [--compute] [--utility] [--video] [--graphics] [--display]
-            [--ngx] [--compat32] [--imex-channel LIST] [--require EXPRESSION]... [--no-cgroups]
-            ROOTFS
+            [--ngx] [--compat32] [--mig-config all] [--mig-monitor all] [--imex-channel LIST]
+            [--require EXPRESSION]... [--no-cgroups] ROOTFS
                       give a container that is being created its GPUs
   list [--device LIST]... [--libraries] [--binaries] [--ipcs] [--firmwares]
                       print the driver's files; without an option all of them
@@ -36,10 +36,10 @@ _SHORT |= {"-l": "--ldcache", "-p": "--pid", "-V": "--version", "-h": "--help", 
 # How nvhook works anyway, or what it has no need of.
 _IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig", "--cuda-compat-mode")
 _IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels", "--no-cntlibs")
-_LATER_VALUES = ("--mig-config", "--mig-monitor")
+_MIG_MANAGEMENT = {"--mig-config": "config", "--mig-monitor": "monitor"}
 _REPEATED = ("--device", "--imex-channel", "--require")
-_VALUES = ("--debug", "--root", "--pid", *_REPEATED, *_IGNORED_VALUES, *_LATER_VALUES)
-_LATER = (*_LATER_VALUES, "--no-devbind")
+_VALUES = ("--debug", "--root", "--pid", *_REPEATED, *_MIG_MANAGEMENT, *_IGNORED_VALUES)
+_LATER = ("--no-devbind",)
 _LISTS = ("--libraries", "--binaries", "--ipcs", "--firmwares")
 
 
@@ -150,39 +150,48 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     capabilities = parse_capabilities(",".join(wanted), settings.supported_driver_capabilities)
     devices = parse_devices(",".join(call.lists["--device"]), "--device") or ()
     channels = parse_devices(",".join(call.lists["--imex-channel"]), "--imex-channel") or ()
+    manages_mig = []
+    for option, capability in _MIG_MANAGEMENT.items():
+        if option in call.options:
+            if call.options[option] != "all":
+                raise RequestError(f"{option} can only be all", "nvidia-container-cli --help")
+            manages_mig.append(capability)
     log.bind(pid=pid)
     target = executor.Target(int(pid), call.arguments[0])
     request = Request(
         devices,
         capabilities if wanted else (),
         "--device",
+        manages_mig=tuple(manages_mig),
         requirements=tuple([("--require", text) for text in call.lists["--require"]]),
         imex_channels=channels,
     )
     outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
     executor.apply(outcome.plan, target, pipeline.machine(), log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
+        gpus=",".join(device.uuid for device in outcome.devices) or "none",
         capabilities=",".join(request.driver_capabilities),
         source="nvidia-container-cli",
     )
 
 
 def _list(call: Call, inventory: "Inventory") -> None:
+    from nvhook.core.catalog import CONTROL_NODES
+    from nvhook.core.mig import node_names
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 
     asked_devices = call.lists["--device"]
     everything = not asked_devices and not any(name in call.options for name in _LISTS)
-    asked = parse_devices(",".join(asked_devices) or "all", "--device") or ()
-    minors = (
-        {gpu.minor for gpu in select(asked, inventory)} if everything or asked_devices else set()
-    )
     if everything or asked_devices:
+        asked = parse_devices(",".join(asked_devices) or "all", "--device") or ()
+        names = {*CONTROL_NODES}
+        for device in select(asked, inventory):
+            names.update(node_names(device))
         for node in inventory.nodes:
-            number = node.name.removeprefix("nvidia")
-            if not number.isdigit() or int(number) in minors:
+            if node.name in names:
                 print(f"/dev/{node.name}")
     groups = {"--binaries": "binary", "--ipcs": "socket", "--firmwares": "firmware"}
     for option, group in groups.items():

@@ -30,8 +30,22 @@ from nvhook.kernel.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Protocol
+
     from nvhook.core.edits import Edit, Plan
     from nvhook.log import Log
+
+    class Container(Protocol):
+        """What is changed: a Target, or a container that runs."""
+
+        @property
+        def process(self) -> Process: ...
+        @property
+        def rootfs(self) -> Rootfs: ...
+        @property
+        def shared(self) -> frozenset[int]: ...
+
 
 DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
 
@@ -69,37 +83,70 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
 
     Raises: NvhookError naming the edit that failed.
     """
-    rules = [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
+    rules = rules_of(plan)
     cgroup = None
     if rules:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
         cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
-    sources = [(edit, _open_source(edit, log)) for edit in plan.edits]
+    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
         for note in cgroup.allow([(r.type, r.major, r.minor, r.access) for r in rules]):
             log.info("device rules", done=note)
-    work = _Application(target, machine)
+    work = Application(target, machine)
     with target.process.mount_namespace():
         work.run(sources)
     for note in work.notes:
         log.info(note)
     if work.unreadable_cache:
-        from nvhook.kernel import sandbox  # rare, and 30 ms of imports
-
-        log.warning("loader cache not understood, running ldconfig", why=work.unreadable_cache)
-        updates = [edit for edit in plan.edits if isinstance(edit, LdCacheUpdate)]
-        libraries = [library for update in updates for library in update.libraries]
         try:
-            sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
+            rebuild_cache(plan, target, work.unreadable_cache, log)
         except NvhookError:
             with target.process.mount_namespace():
                 work.undo()
             raise
 
 
-def _open_source(edit: "Edit", log: "Log") -> int | None:
+def rules_of(plan: "Plan") -> list[CgroupRule]:
+    """Return the device rules of a plan."""
+    return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
+
+
+def keep_over_reload(rules: "Iterable[CgroupRule]", target: Target, log: "Log") -> None:
+    """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
+
+    It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
+    then the container works: what goes wrong here is a warning.
+    """
+    from nvhook.kernel import cgroup as device_cgroup
+
+    wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+    unit = device_cgroup.unit_of(target.process.pid) if wanted else ""
+    if not unit:
+        return
+    from nvhook.kernel import systemd
+
+    try:
+        log.info("systemd", done=systemd.allow(unit, wanted))
+    except HostError as error:
+        log.warning("systemctl daemon-reload will take the GPU away", why=error)
+
+
+def rebuild_cache(plan: "Plan", target: "Container", why: str, log: "Log") -> None:
+    """Let ldconfig write a loader cache that nvhook does not understand.
+
+    Raises: HostError, ContainerError.
+    """
+    from nvhook.kernel import sandbox  # rare, and 30 ms of imports
+
+    log.warning("loader cache not understood, running ldconfig", why=why)
+    updates = [edit for edit in plan.edits if isinstance(edit, LdCacheUpdate)]
+    libraries = [library for update in updates for library in update.libraries]
+    sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
+
+
+def open_source(edit: "Edit", log: "Log") -> int | None:
     """Clone what an edit brings from the host; None for an edit without a source."""
     if isinstance(edit, DeviceNode):
         fd = _clone(edit.host_path, DEVICE_OPTIONS)
@@ -131,10 +178,10 @@ def _clone(path: str, options: tuple[str, ...]) -> int:
         ) from error
 
 
-class _Application:
+class Application:
     """The state of one run inside the container's mount namespace."""
 
-    def __init__(self, target: Target, machine: str) -> None:
+    def __init__(self, target: "Container", machine: str) -> None:
         self.rootfs = target.rootfs
         self.shared = target.shared
         self.machine = machine
@@ -236,7 +283,7 @@ class _Application:
         if target is None:
             return
         try:
-            if not mounts.attach(source, target, self.shared, path):
+            if not self._attach(edit, source, target):
                 return
         finally:
             posix.close(target)
@@ -244,6 +291,9 @@ class _Application:
         if isinstance(edit, Mount) and not edit.host_path:
             self.tmpfs.append((source, edit.options))
             self.rootfs.own_mounts.add(call("mount_id", source))
+
+    def _attach(self, edit: Mount | DeviceNode, source: int, target: int) -> bool:
+        return mounts.attach(source, target, self.shared, edit.container_path)
 
     def _target(self, edit: Mount | DeviceNode, source: int) -> int | None:
         path = edit.container_path

@@ -136,9 +136,10 @@ def _run(options: _Options, log: Log) -> None:
     if options.delegated or options.cdi:
         plan = rest(plan, container.devices)
     executor.apply(plan, target, pipeline.machine(), log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in outcome.gpus) or "none",
+        gpus=",".join(device.uuid for device in outcome.devices) or "none",
         capabilities=",".join(outcome.request.driver_capabilities),
         source=outcome.request.source,
         edits=len(plan.edits),

@@ -1,40 +1,42 @@
 """container + host -> Plan: the page to read first.
 
 State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU container)
-Inventory (cached) + Request -> GPUs -> Plan
+Inventory (cached) + Request -> GPUs and MIG devices -> Plan
 """
 
 import posix
 
 from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
+from nvhook.core.inventory import gpus_of
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import merge, plan_request, without_rules
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
-from nvhook.core.selection import select
+from nvhook.core.selection import having, may_mean_mig, select
 from nvhook.errors import FormatError, RequestError
 from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
+from nvhook.host.driver_texts import has_mig_gpus
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Final
 
     from nvhook.config import Config
-    from nvhook.core.inventory import Gpu, Inventory
+    from nvhook.core.inventory import Device, Inventory
     from nvhook.kernel.rootfs import Rootfs
 
 
 class Outcome(Record):
-    """A request, the GPUs it selects, and the plan that follows."""
+    """A request, the devices it selects, and the plan that follows."""
 
-    __slots__ = ("gpus", "plan", "request")
+    __slots__ = ("devices", "plan", "request")
 
-    def __init__(self, request: Request, gpus: "tuple[Gpu, ...]", plan: "Plan") -> None:
+    def __init__(self, request: Request, devices: "tuple[Device, ...]", plan: "Plan") -> None:
         self.request: Final = request
-        self.gpus: Final = gpus
+        self.devices: Final = devices
         self.plan: Final = plan
 
 
@@ -72,15 +74,19 @@ def read_config(path: str) -> bytes:
     return b"".join(chunks)
 
 
-def inventory(config: "Config", capabilities: "Iterable[str]" = ()) -> "Inventory":
-    """Return what the configured host has, as far as these driver capabilities need it."""
-    host = inventory_cache.load(
-        config.driver_root,
-        config.dev_root,
-        config.proc_root,
-        config.sys_root,
-        config.state_directory,
-    )
+def inventory(
+    config: "Config",
+    devices: tuple[str, ...] = ("all",),
+    capabilities: "Iterable[str]" = (),
+    manages_mig: tuple[str, ...] = (),
+) -> "Inventory":
+    """Return what the configured host has, as far as these device ids and capabilities need it.
+
+    MIG devices are looked for only where the ids can mean some, or where ``manages_mig``
+    (Request's) has something, so that a container with whole GPUs pays nothing for MIG.
+    """
+    roots = config.driver_root, config.dev_root, config.proc_root, config.sys_root
+    host = inventory_cache.load(*roots, config.state_directory)
     if not config.inject_unlisted_driver_libraries:
         listed = tuple([library for library in host.libraries if library.name in LISTED])
         host = host.replace(libraries=listed)
@@ -88,6 +94,10 @@ def inventory(config: "Config", capabilities: "Iterable[str]" = ()) -> "Inventor
         from nvhook.host.drm import find_drm  # not loaded for compute
 
         host = host.replace(drm=find_drm(host.gpus, config.dev_root, config.sys_root))
+    if manages_mig or (may_mean_mig(devices) and has_mig_gpus(host.majors, config.proc_root)):
+        from nvhook.host import mig
+
+        host = mig.add_to(host, config.dev_root, config.state_directory, whole=bool(manages_mig))
     return host
 
 
@@ -111,18 +121,24 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
-    host = inventory(config, request.driver_capabilities)
-    gpus = select(request.devices, host)
+    host = inventory(config, request.devices, request.driver_capabilities, request.manages_mig)
+    devices = select(request.devices, host)
     if request.requirements:
         from nvhook.core import requirements  # not loaded where an image requires nothing
 
+        gpus = gpus_of(devices)
         requirements.check(request.requirements, host.driver_version, host.cuda_version, gpus)
     plan = plan_request(
-        request.driver_capabilities, gpus, host, layout, device_rules=config.device_rules
+        request.driver_capabilities,
+        devices,
+        host,
+        layout,
+        device_rules=config.device_rules,
+        manages_mig=request.manages_mig,
     )
     if request.features or request.imex_channels:
         plan = merge((plan, *_feature_plans(request, config)))
-    return Outcome(request, gpus, plan)
+    return Outcome(request, devices, plan)
 
 
 def _feature_plans(request: Request, config: "Config") -> list[Plan]:
@@ -143,18 +159,22 @@ def _feature_plans(request: Request, config: "Config") -> list[Plan]:
 
 
 def plan_for_devices(
-    devices: "Iterable[tuple[str, int, int]]", capabilities: str, config: "Config"
+    devices: "Sequence[tuple[str, int, int]]", capabilities: str, config: "Config"
 ) -> Outcome:
-    """Plan what belongs to the GPUs whose nodes a container has: (path, major, minor).
+    """Plan what belongs to the devices whose nodes a container has: (path, major, minor).
 
     With host paths, as the CDI spec had them that gave it the nodes.
     """
     wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
-    host = inventory(config, wanted)
-    numbers = {(major, minor) for _, major, minor in devices}
-    gpus = tuple([gpu for gpu in host.gpus if (host.majors.get("nvidia"), gpu.minor) in numbers])
-    request = Request(tuple([gpu.uuid for gpu in gpus]), wanted, "CDI")
-    return Outcome(request, gpus, plan_request(wanted, gpus, host, ContainerLayout()))
+    has_capabilities = any(path.startswith("/dev/nvidia-caps/") for path, _, _ in devices)
+    host = inventory(config, ("all",) if has_capabilities else (), wanted)
+    numbers = frozenset([(major, minor) for _, major, minor in devices])
+    given = having(numbers, host)
+    # A MIG device's GPU is among them, and its nodes for rendering need not be the container's.
+    drm = tuple([each for each in host.drm if (each.node.major, each.node.minor) in numbers])
+    host = host.replace(drm=drm)
+    request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
+    return Outcome(request, given, plan_request(wanted, given, host, ContainerLayout()))
 
 
 def plan_for_bundle(

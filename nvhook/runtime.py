@@ -12,7 +12,7 @@ import time
 
 from nvhook import config as configuration
 from nvhook import pipeline
-from nvhook.core.edits import MOUNTS_IN_SPEC
+from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
 from nvhook.core.request import from_container, may_ask
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 STAGE = "createRuntime"
 # Explicit and not empty: with none, a runtime hands the hook its own (or the image's) environment.
 HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+# A runtime's mount on a shared volume would stay on the host for ever; the hook refuses it.
+_SHARED = ("shared", "rshared")
 _REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the engine's environment"
 
 
@@ -115,11 +117,13 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         edits = cdi_registry.resolve(request.cdi_devices, settings.cdi_spec_directories)
         additions += additions_of(edits, HOOK_ENVIRONMENT)
     if request.needs_driver:
-        layout = ContainerLayout()
-        if settings.handler_mounts == MOUNTS_IN_SPEC:
+        mounts, layout = settings.handler_mounts, ContainerLayout()
+        if container.rootfs_propagation in _SHARED:
+            mounts = MOUNTS_BY_HOOK
+        if mounts == MOUNTS_IN_SPEC:
             layout = pipeline.layout_of_root(container.root_path)
         plan = pipeline.plan_for(request, settings, layout).plan
-        additions += render(plan, container.user_namespace, settings.handler_mounts)
+        additions += render(plan, container.user_namespace, mounts)
     return additions
 
 

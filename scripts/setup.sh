@@ -36,12 +36,25 @@ apt_install() {
 	fi
 	step "Debian packages: installing$missing"
 	log=$(mktemp)
+	keep_services_stopped
 	# shellcheck disable=SC2086 # a list of names
 	if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
 		tail -n 15 "$log" >&2
 		fail "apt-get could not install$missing" "$log has everything"
 	fi
-	rm -f "$log"
+	rm -f "$log" "$policy"
+}
+
+# Packages of engines start their daemons, unless this program says no. Who has one keeps it.
+# Source: invoke-rc.d(8), status 101.
+keep_services_stopped() {
+	policy=''
+	[ ! -e /usr/sbin/policy-rc.d ] || return 0
+	policy=/usr/sbin/policy-rc.d
+	trap 'rm -f "$policy"' EXIT
+	trap 'exit 130' INT TERM
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
 }
 
 # make_venv DIR PIP-ARGUMENT...: a virtual environment with this checkout installed.

@@ -123,6 +123,20 @@ int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below)
 	return fd;
 }
 
+/* A detached copy of one directory, without what is mounted below it and without some attributes. */
+int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation)
+{
+	int fd = (int)syscall(SYS_open_tree, dirfd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int error = nvh_mount_setattr(fd, 0, 0, clear, propagation);
+	if (error < 0) {
+		close(fd);
+		return error;
+	}
+	return fd;
+}
+
 /* Open what a mount goes onto without following a link; make 0: a file, 1: a directory, 2: nothing. */
 int nvh_mount_target(int dirfd, const char *name, int make, int empty, uint32_t *mode, int *created)
 {

@@ -17,6 +17,7 @@ int64_t nvh_filesystem_magic(int fd);
 /* Mounts. */
 int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation);
 int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below);
+int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation);
 int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation);
 int nvh_attach(int mount_fd, int target_fd);
 int nvh_mount_target(int dirfd, const char *name, int make, int empty, uint32_t *mode, int *created);

@@ -18,8 +18,18 @@ if TYPE_CHECKING:
 
 # name -> (module:object, one line of help): the module is imported when the command is run.
 COMMANDS = {
-    "list": ("nvhook.cli.list:command", "Show the GPUs and the driver of this host."),
+    "list": ("nvhook.cli.list:command", "Show the GPUs, MIG devices and driver of this host."),
     "plan": ("nvhook.cli.plan:command", "Show what a container would get, edit by edit."),
+    "inject": ("nvhook.cli.inject:command", "Give a running container a GPU."),
+    "eject": ("nvhook.cli.eject:command", "Take a GPU from a running container."),
+    "reconcile": (
+        "nvhook.cli.reconcile:command",
+        "Give running containers back what something else took.",
+    ),
+    "doctor": (
+        "nvhook.cli.doctor:command",
+        "Check this host or one container, or explain an error.",
+    ),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
     "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),

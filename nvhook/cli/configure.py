@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Unregister = Callable[[str, str], str | None]
     Warnings = Callable[[str | None], list[str]]
 
+# scripts/install-hook.sh: the launcher lies here below the prefix, its names are in PREFIX/bin.
+_INSTALLED = "/lib/nvhook/bin"
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -342,6 +344,8 @@ def _print_diff(lines: "Iterable[str]") -> None:
 def _beside_launcher(name: str) -> str:
     launcher = os.environ.get("NVHOOK_LAUNCHER")
     directory = os.path.dirname(launcher) if launcher else sysconfig.get_path("scripts")
+    if directory.endswith(_INSTALLED):
+        directory = directory.removesuffix(_INSTALLED) + "/bin"
     return os.path.join(directory, name)
 
 

@@ -5,27 +5,75 @@ import click
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.core.inventory import Inventory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.containers import Held, Running
+
 
 @click.command("list")
+@click.option("--containers", is_flag=True, help="Which running containers have which GPUs.")
 @json_option
 @config_option
-def command(as_json: bool) -> None:
-    """Show the GPUs and the driver of this host.
+def command(containers: bool, as_json: bool) -> None:
+    """Show the GPUs, MIG devices and driver of this host.
 
     \b
     Examples:
       nvhook list
       nvhook list --json
+      nvhook list --containers
       nvhook list --config DIR/config.toml     a simulated driver, see nvhook sim
     """
     from nvhook import pipeline
     from nvhook.cli import output
 
     inventory = pipeline.inventory(load_config())
-    if as_json:
+    if containers:
+        _list_containers(inventory, as_json)
+    elif as_json:
         output.print_json(document(inventory))
     else:
         _print(inventory)
+
+
+def _list_containers(inventory: Inventory, as_json: bool) -> None:
+    from nvhook import containers
+    from nvhook.cli import output
+
+    running = containers.with_gpus(inventory)
+    if as_json:
+        output.print_json({"containers": [_container(each) for each in running]})
+        return
+    from rich.markup import escape
+
+    table = output.table("#process", "GPUs", "cgroup")
+    for each in running:
+        gpus = ", ".join(_held(held) for held in each.held)
+        table.add_row(str(each.pid), escape(gpus or each.problem), escape(each.cgroup))
+    output.print_tables(table if running else "no running container has a GPU")
+
+
+def _container(running: "Running") -> dict[str, object]:
+    return {
+        "pid": running.pid,
+        "cgroup": running.cgroup,
+        "gpus": [
+            {
+                "index": held.gpu.index,
+                "uuid": held.gpu.uuid,
+                "node": held.node,
+                "access": held.access,
+            }
+            for held in running.held
+        ],
+        "problem": running.problem,
+    }
+
+
+def _held(held: "Held") -> str:
+    if held.node and held.access:
+        return str(held.gpu.index)
+    return f"{held.gpu.index} (no node)" if held.access else f"{held.gpu.index} (not allowed)"
 
 
 def document(inventory: Inventory) -> dict[str, object]:
@@ -42,7 +90,17 @@ def document(inventory: Inventory) -> dict[str, object]:
                 "minor": gpu.minor,
                 "pci_bus_id": gpu.pci_bus_id,
                 "model": gpu.model,
-                "mig_devices": [],
+                "mig_devices": [
+                    {
+                        "index": device.index,
+                        "uuid": device.uuid,
+                        "profile": device.profile,
+                        "gpu_instance": device.gpu_instance,
+                        "compute_instance": device.compute_instance,
+                    }
+                    for device in inventory.mig_devices
+                    if device.gpu_index == gpu.index
+                ],
             }
             for gpu in inventory.gpus
         ],
@@ -62,6 +120,10 @@ def _print(inventory: Inventory) -> None:
         gpus.add_row(
             str(gpu.index), escape(gpu.uuid), str(gpu.minor), gpu.pci_bus_id, escape(gpu.model)
         )
+        for device in inventory.mig_devices:
+            if device.gpu_index == gpu.index:
+                what = f"MIG {device.profile or 'device'}"
+                gpus.add_row(device.name, escape(device.uuid), "", "", escape(what))
     output.print_tables(
         f"driver {inventory.driver_version or 'not found'}{cuda}, root {inventory.driver_root}",
         f"majors {majors or 'none'}",

@@ -18,13 +18,16 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import Gpu
+from nvhook.core.inventory import MigDevice
+from nvhook.core.mig import node_names
 from nvhook.errors import assert_never
+from nvhook.formats import mig
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.edits import Edit
+    from nvhook.core.inventory import Device
     from nvhook.core.request import Request
 
 
@@ -89,25 +92,33 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
         else:
             click.echo("not a GPU container: nothing to do")
     elif as_json:
-        output.print_json(document(planned.request, planned.gpus, planned.plan))
+        output.print_json(document(planned.request, planned.devices, planned.plan))
     else:
-        _print(planned.request, planned.gpus, planned.plan)
+        _print(planned.request, planned.devices, planned.plan)
 
 
-def document(asked: "Request | None", gpus: tuple[Gpu, ...], plan: Plan) -> dict[str, object]:
+def _device(device: "Device") -> dict[str, object]:
+    if isinstance(device, MigDevice):
+        own: dict[str, object] = {"kind": "mig", "index": device.name}
+        gpu = device.gpu
+    else:
+        own = {"kind": "gpu", "index": device.index}
+        gpu = device
+    return {
+        **own,
+        "uuid": device.uuid,
+        "minor": gpu.minor,
+        "pci_bus_id": gpu.pci_bus_id,
+    }
+
+
+def document(
+    asked: "Request | None", devices: "tuple[Device, ...]", plan: Plan
+) -> dict[str, object]:
     """Return the object that nvhook plan --json prints."""
     return {
         "gpu_container": asked is not None,
-        "devices": [
-            {
-                "kind": "gpu",
-                "index": gpu.index,
-                "uuid": gpu.uuid,
-                "minor": gpu.minor,
-                "pci_bus_id": gpu.pci_bus_id,
-            }
-            for gpu in gpus
-        ],
+        "devices": [_device(device) for device in devices],
         "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
         "requirements": [
             {"variable": variable, "text": text}
@@ -130,19 +141,19 @@ def _plain(value: object) -> object:
     return value
 
 
-def _print(asked: "Request", gpus: tuple[Gpu, ...], plan: Plan) -> None:
+def _print(asked: "Request", devices: "tuple[Device, ...]", plan: Plan) -> None:
     from rich.markup import escape
 
     from nvhook.cli import output
 
     edits = output.table("edit", "what", "why")
     for edit in plan.edits:
-        why = _why(edit, gpus, asked.driver_capabilities)
+        why = _why(edit, devices, asked.driver_capabilities)
         edits.add_row(edit.kind, escape(_describe(edit)), escape(why))
-    devices = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+    names = [(str(_device(device)["index"]), device.uuid) for device in devices]
     output.print_tables(
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
-        f"GPUs {devices}",
+        f"GPUs {', '.join(f'{index} ({uuid})' for index, uuid in names) or 'none'}",
         f"driver capabilities {', '.join(asked.driver_capabilities) or 'none'}",
         *[f"satisfied: {escape(variable)} {escape(text)}" for variable, text in asked.requirements],
         edits,
@@ -174,7 +185,15 @@ def _describe(edit: "Edit") -> str:
     return text
 
 
-def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> str:
+def _paths(device: MigDevice) -> list[str]:
+    """Return the container paths of a MIG device's own nodes and files."""
+    gpu, gi = device.gpu.minor, device.gpu_instance
+    names = (mig.gpu_instance(gpu, gi), mig.compute_instance(gpu, gi, device.compute_instance))
+    files = [f"{catalog.PROC_DRIVER}/capabilities/{mig.path_of(name)}" for name in names]
+    return [*files, *[f"/dev/{name}" for name in node_names(device)]]
+
+
+def _why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, ...]) -> str:
     """Return what an edit is for: a GPU, or the capabilities that need it."""
     if isinstance(edit, LdCacheUpdate):
         return "the container's loader finds the libraries"
@@ -185,9 +204,12 @@ def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> 
     if isinstance(edit, EnvVar):
         return "NVIDIA's programs expect it"
     path = edit.container_path
-    for gpu in gpus:
+    for device in devices:
+        gpu = device.gpu if isinstance(device, MigDevice) else device
         if path == f"/dev/nvidia{gpu.minor}" or path.endswith(f"/gpus/{gpu.pci_bus_id}"):
             return f"GPU {gpu.index}"
+        if isinstance(device, MigDevice) and path in _paths(device):
+            return f"MIG device {device.name}"
     name = path.rpartition("/")[2]
     if name in catalog.CONTROL_NODES:
         return ", ".join(catalog.CONTROL_NODES[name][2]) or "every GPU container"

@@ -29,6 +29,14 @@ def sim() -> None:
     default="",
     help=f"Nodes and files of these, too: {', '.join(FEATURES)}.",
 )
+@click.option(
+    "--mig",
+    "profiles",
+    metavar="PROFILE,...",
+    default="",
+    help="Partition each GPU into MIG devices: 1g.10gb,2g.20gb makes 0:0 and 0:1, 1:0 and 1:1, ...",
+)
+@click.option("--mig-gpus", metavar="N,...", help="Partition only the GPUs with these indices.")
 @config_option
 def create_command(
     directory: str,
@@ -37,15 +45,35 @@ def create_command(
     driver_version: str,
     minors: str | None,
     features: str,
+    profiles: str,
+    mig_gpus: str | None,
 ) -> None:
-    """Make a simulated driver in DIRECTORY, or rebuild one, and print its config.toml."""
-    chosen = None if minors is None else _numbers(minors)
-    names = [name.strip() for name in features.split(",") if name.strip()]
-    click.echo(create(directory, gpus, model, driver_version, chosen, features=names))
+    """Make a simulated driver in DIRECTORY, or rebuild one, and print its config.toml.
+
+    \b
+    Examples:
+      nvhook sim create DIR --gpus 2
+      nvhook sim create DIR --model "NVIDIA A100-SXM4-80GB" --mig 3g.40gb,1g.10gb --mig-gpus 0
+    """
+    path = create(
+        directory,
+        gpus,
+        model,
+        driver_version,
+        None if minors is None else _numbers(minors, "--minors"),
+        features=_words(features),
+        mig=_words(profiles),
+        mig_gpus=None if mig_gpus is None else _numbers(mig_gpus, "--mig-gpus"),
+    )
+    click.echo(path)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) <= 4 for part in parts):
-        raise click.BadParameter("give numbers with commas between them", param_hint="--minors")
+        raise click.BadParameter("give numbers with commas between them", param_hint=option)
     return tuple(int(part) for part in parts)

@@ -15,6 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
+from nvhook.core.inventory import MigDevice
 from nvhook.core.planner import merge
 from nvhook.errors import HostError, UnsupportedError, assert_never
 from nvhook.formats import cdi
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from nvhook.core.edits import Edit
-    from nvhook.core.inventory import Gpu, HostNode
+    from nvhook.core.inventory import Device, HostNode
 
 ALL = "all"
 STRATEGIES = ("index", "uuid", "type-index")
@@ -88,24 +89,26 @@ def hook_entry(launcher: str, capabilities: tuple[str, ...], config: str | None)
     return cdi.Hook(HOOK_STAGE, launcher, tuple(arguments), HOOK_ENV)
 
 
-def gpu_names(gpu: "Gpu", strategies: "Iterable[str]") -> tuple[str, ...]:
-    """Return what a GPU is called; a UUID the driver does not know yet is left out of several.
+def device_names(device: "Device", strategies: "Iterable[str]") -> tuple[str, ...]:
+    """Return what a device is called; what the driver or NVML does not tell yet is left out.
 
     Raises: HostError if it has no name then.
     """
+    if isinstance(device, MigDevice):
+        kind, index, remedy = "mig", device.name, "does nvidia-smi -L list it?"
+        numbered = device.index >= 0
+    else:
+        kind, index, numbered = "gpu", str(device.index), True
+        remedy = "use it once (nvidia-smi does), or choose --device-name-strategy index"
     names = []
     for strategy in strategies:
-        if strategy == "index":
-            names.append(str(gpu.index))
-        elif strategy == "type-index":
-            names.append(f"gpu{gpu.index}")
-        elif is_known_uuid(gpu.uuid):
-            names.append(gpu.uuid)
+        if strategy == "uuid":
+            # CDI knows no slash, which is in MIG devices' UUIDs before driver 470.
+            names += [device.uuid] if is_known_uuid(device.uuid) and "/" not in device.uuid else []
+        elif numbered:
+            names.append(index if strategy == "index" else f"{kind}{index}")
     if not names:
-        raise HostError(
-            f"the driver does not know the UUID of GPU {gpu.index} yet",
-            "use it once (nvidia-smi does), or choose --device-name-strategy index",
-        )
+        raise HostError(f"the driver does not know the UUID of {kind.upper()} {index} yet", remedy)
     return tuple(names)
 
 

@@ -4,7 +4,8 @@ from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from collections.abc import Iterable
+    from typing import Final, TypeAlias
 
 
 class Gpu(Record):
@@ -24,6 +25,58 @@ class Gpu(Record):
         self.minor: Final = minor
         self.pci_bus_id: Final = pci_bus_id
         self.model: Final = model
+
+
+class MigDevice(Record):
+    """A MIG device: a compute instance of a partitioned GPU.
+
+    ``index`` counts within its GPU in NVML's order, ``uuid`` is ``MIG-...`` (before driver 470
+    ``MIG-GPU-<uuid>/<gi>/<ci>``), ``profile`` ``1g.5gb`` or empty; where NVML does not answer,
+    index is -1 and uuid empty. ``gpu_instance`` and ``compute_instance`` are the ids of its GPU
+    instance, and of its compute instance within that; the minors are those of their capabilities,
+    the N of /dev/nvidia-caps/nvidia-capN.
+    """
+
+    __slots__ = (
+        "compute_instance",
+        "compute_instance_minor",
+        "gpu",
+        "gpu_instance",
+        "gpu_instance_minor",
+        "index",
+        "profile",
+        "uuid",
+    )
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        index: int,
+        uuid: str,
+        profile: str,
+        gpu_instance: int,
+        compute_instance: int,
+        gpu_instance_minor: int,
+        compute_instance_minor: int,
+    ) -> None:
+        self.gpu: Final = gpu
+        self.index: Final = index
+        self.uuid: Final = uuid
+        self.profile: Final = profile
+        self.gpu_instance: Final = gpu_instance
+        self.compute_instance: Final = compute_instance
+        self.gpu_instance_minor: Final = gpu_instance_minor
+        self.compute_instance_minor: Final = compute_instance_minor
+
+    @property
+    def gpu_index(self) -> int:
+        """The index of its GPU."""
+        return self.gpu.index
+
+    @property
+    def name(self) -> str:
+        """What NVIDIA's tools call it by number: ``0:1``; ``0:?`` where NVML gave it none."""
+        return f"{self.gpu_index}:{self.index if self.index >= 0 else '?'}"
 
 
 class HostNode(Record):
@@ -101,8 +154,10 @@ class Inventory(Record):
 
     ``majors`` maps a /proc/devices name (``nvidia``, ``nvidia-uvm``, ``nvidia-caps``) to its major;
     ``proc_files`` maps ``params``, ``version`` and ``registry`` to their text, and is empty where
-    the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``). ``drm``
-    is only filled in for who needs it.
+    the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
+    ``mig_devices`` are there where they were looked for (host.mig), with their capability nodes
+    among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name (formats.mig)
+    where a container shall manage MIG. ``drm`` is only filled in for who needs it.
     """
 
     __slots__ = (
@@ -114,6 +169,8 @@ class Inventory(Record):
         "gpus",
         "libraries",
         "majors",
+        "mig_capabilities",
+        "mig_devices",
         "nodes",
         "proc_files",
         "proc_root",
@@ -131,6 +188,8 @@ class Inventory(Record):
         libraries: tuple[Library, ...],
         files: tuple[HostFile, ...],
         proc_files: dict[str, str],
+        mig_devices: tuple[MigDevice, ...] = (),
+        mig_capabilities: "dict[str, int] | None" = None,
         drm: tuple[DrmNode, ...] = (),
     ) -> None:
         self.driver_version: Final = driver_version
@@ -143,4 +202,20 @@ class Inventory(Record):
         self.libraries: Final = libraries
         self.files: Final = files
         self.proc_files: Final = proc_files
+        self.mig_devices: Final = mig_devices
+        self.mig_capabilities: Final = mig_capabilities or {}
         self.drm: Final = drm
+
+    def library(self, name: str) -> Library | None:
+        """Return the 64-bit library of this catalogue name."""
+        return next((each for each in self.libraries if (each.name, each.bits) == (name, 64)), None)
+
+
+if TYPE_CHECKING:
+    Device: TypeAlias = Gpu | MigDevice
+
+
+def gpus_of(devices: "Iterable[Device]") -> tuple[Gpu, ...]:
+    """Return the GPUs that devices are, or are part of, each once and in order."""
+    gpus = [each.gpu if isinstance(each, MigDevice) else each for each in devices]
+    return tuple(dict.fromkeys(gpus))

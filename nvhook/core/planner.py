@@ -15,6 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
+from nvhook.core.inventory import Gpu, gpus_of
 from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
@@ -23,29 +24,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvhook.core.edits import Edit
-    from nvhook.core.inventory import Gpu, HostNode, Inventory, Library
+    from nvhook.core.inventory import Device, HostNode, Inventory, Library
     from nvhook.core.layout import ContainerLayout
 
 
 def plan_request(
     capabilities: "Iterable[str]",
-    gpus: "tuple[Gpu, ...]",
+    devices: "tuple[Device, ...]",
     inventory: "Inventory",
     layout: "ContainerLayout",
     device_rules: bool = True,
+    manages_mig: tuple[str, ...] = (),
 ) -> Plan:
-    """Return everything a container gets that asked for these capabilities and GPUs.
+    """Return everything a container gets that asked for these capabilities and devices.
+
+    ``manages_mig`` names what of ``config`` and ``monitor`` it may do with the MIG devices of these
+    GPUs.
 
     Raises: HostError if something of the required set is missing on the host.
     """
     wanted = tuple(sorted(capabilities))
     plan = merge(
         (
-            driver_plan(wanted, inventory, layout, uvm_required=bool(gpus)),
-            *(gpu_plan(gpu, inventory) for gpu in gpus),
-            Plan(tuple(_profile(wanted, gpus))),
+            driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
+            *(device_plan(device, inventory) for device in devices),
+            Plan(tuple(_profile(wanted, devices))),
         )
     )
+    if manages_mig:
+        from nvhook.core.mig import with_management
+
+        plan = with_management(plan, manages_mig, devices, inventory)
     return plan if device_rules else without_rules(plan)
 
 
@@ -96,11 +105,20 @@ def driver_plan(
     return Plan(tuple(edits))
 
 
-def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
-    """Return the part of a plan that gives one GPU."""
-    name = f"nvidia{gpu.minor}"
-    major = _major("nvidia", inventory)
-    node = _node(name, major, gpu.minor, inventory)
+def device_plan(device: "Device", inventory: "Inventory") -> Plan:
+    """Return the part of a plan that gives one device."""
+    if isinstance(device, Gpu):
+        return gpu_plan(device, inventory)
+    from nvhook.core.mig import does_graphics, mig_plan
+
+    # The nodes for rendering are its whole GPU's.
+    parent = inventory if does_graphics(device) else inventory.replace(drm=())
+    return merge((gpu_plan(device.gpu, parent), mig_plan(device, inventory)))
+
+
+def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
+    """Return the part of a plan that gives one GPU as a whole."""
+    node = find_node(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)
     edits: list[Edit] = [*device_edits(node)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
@@ -175,23 +193,19 @@ def _control_nodes(
         required = name in catalog.REQUIRED_NODES and (name != "nvidia-uvm" or uvm_required)
         if not required and name not in present:
             continue
-        major = _major(major_name, inventory)
-        node = _node(name, major, minor, inventory)
-        yield from device_edits(node)
+        yield from device_edits(find_node(name, major_name, minor, inventory))
 
 
-def _major(name: str, inventory: "Inventory") -> int:
-    major = inventory.majors.get(name)
-    if major is None:
-        module = name.replace("-", "_")
-        raise HostError(
-            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
-            f"modprobe {module}",
-        )
-    return major
+def find_node(
+    name: str, major_name: str, minor: int, inventory: "Inventory", remedy: str = ""
+) -> "HostNode":
+    """Return the host's node of the driver, which must have the driver's numbers.
 
+    ``remedy`` says what makes the node, if it is not one that nvidia-modprobe knows by number.
 
-def _node(name: str, major: int, minor: int, inventory: "Inventory") -> "HostNode":
+    Raises: HostError where the host lacks the node, or it has other numbers.
+    """
+    major = _major(major_name, inventory)
     for node in inventory.nodes:
         if node.name != name:
             continue
@@ -203,7 +217,20 @@ def _node(name: str, major: int, minor: int, inventory: "Inventory") -> "HostNod
             )
         return node
     flag = "-u -c 0" if "uvm" in name else f"-c {minor}"
-    raise HostError(f"device node {name} is missing on the host", f"nvidia-modprobe {flag}")
+    raise HostError(
+        f"device node {name} is missing on the host", remedy or f"nvidia-modprobe {flag}"
+    )
+
+
+def _major(name: str, inventory: "Inventory") -> int:
+    major = inventory.majors.get(name)
+    if major is None:
+        module = name.replace("-", "_")
+        raise HostError(
+            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
+            f"modprobe {module}",
+        )
+    return major
 
 
 def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
@@ -221,14 +248,14 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
             yield TextFile(f"{catalog.PROC_DRIVER}/{name}", masked)
 
 
-def _profile(capabilities: tuple[str, ...], gpus: "tuple[Gpu, ...]") -> "Iterable[Edit]":
+def _profile(capabilities: tuple[str, ...], devices: "tuple[Device, ...]") -> "Iterable[Edit]":
     """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
 
     Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.
     """
-    if not gpus or not any(c in catalog.GRAPHICS for c in capabilities):
+    if not devices or not any(c in catalog.GRAPHICS for c in capabilities):
         return
-    mask = sum(1 << gpu.minor for gpu in gpus if gpu.minor < 64)
+    mask = sum(1 << gpu.minor for gpu in gpus_of(devices) if gpu.minor < 64)
     setting = f'"settings": ["EGLVisibleDGPUDevices", {mask:#x}]'
     yield TextFile(
         catalog.PROFILE_FILE,

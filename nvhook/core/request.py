@@ -4,7 +4,7 @@ Source: nvidia-container-stack reference, sections 1.2 and 4.3 and appendix G.
 """
 
 from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
-from nvhook.errors import RequestError, UnsupportedError
+from nvhook.errors import RequestError
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -55,10 +55,11 @@ _OWN_KINDS = frozenset(
 _MAX_VALUE = 128 << 10
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # Go's strconv.ParseBool
 
-_LATER_LISTS = (
-    "NVIDIA_MIG_CONFIG_DEVICES",
-    "NVIDIA_MIG_MONITOR_DEVICES",
-)
+# Variable -> the capability of formats.mig.
+_MIG_MANAGEMENT = {
+    "NVIDIA_MIG_CONFIG_DEVICES": "config",
+    "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
+}
 REQUIRE = "NVIDIA_REQUIRE_"
 DISABLE_REQUIRE = "NVIDIA_DISABLE_REQUIRE"
 _JETPACK = "NVIDIA_REQUIRE_JETPACK"  # names files of a Jetson, requires nothing
@@ -79,9 +80,10 @@ class Request(Record):
     ``devices`` are ids as asked for, without duplicates, or ``("all",)``, or empty: driver files
     but no GPU. ``driver_capabilities`` is sorted. ``source`` says where the devices were asked for.
     ``cdi_devices`` are qualified names of other kinds, to be found in CDI specs; with nothing but
-    those, ``needs_driver`` is false. ``requirements`` are (variable, text) to be checked by
-    core.requirements, ``features`` names of core.features, ``imex_channels`` numbers as asked for,
-    or ``("all",)``.
+    those, ``needs_driver`` is false. ``manages_mig`` has ``config`` and ``monitor`` where the
+    container may make MIG devices on its GPUs, or watch all of them. ``requirements`` are
+    (variable, text) to be checked by core.requirements, ``features`` names of core.features,
+    ``imex_channels`` numbers as asked for, or ``("all",)``.
     """
 
     __slots__ = (
@@ -90,6 +92,7 @@ class Request(Record):
         "driver_capabilities",
         "features",
         "imex_channels",
+        "manages_mig",
         "needs_driver",
         "requirements",
         "source",
@@ -102,6 +105,7 @@ class Request(Record):
         source: str,
         cdi_devices: tuple[str, ...] = (),
         needs_driver: bool = True,
+        manages_mig: tuple[str, ...] = (),
         requirements: tuple[tuple[str, str], ...] = (),
         features: tuple[str, ...] = (),
         imex_channels: tuple[str, ...] = (),
@@ -111,6 +115,7 @@ class Request(Record):
         self.source: Final = source
         self.cdi_devices: Final = cdi_devices
         self.needs_driver: Final = needs_driver
+        self.manages_mig: Final = manages_mig
         self.requirements: Final = requirements
         self.features: Final = features
         self.imex_channels: Final = imex_channels
@@ -123,7 +128,7 @@ def from_container(
 
     Lines an operator should find in the log are added to warnings.
 
-    Raises: RequestError, UnsupportedError.
+    Raises: RequestError.
     """
     warnings = [] if warnings is None else warnings
     mounted = _mount_names(container.mounts, settings, warnings)
@@ -148,13 +153,13 @@ def from_container(
         return None
     if devices is None and own:  # void among them
         return None
-    _refuse_later_work(container.env)
     return Request(
         devices or (),
         _capabilities(container.env, settings),
         source,
         others,
         needs_driver=devices is not None,
+        manages_mig=_manages_mig(container),
         requirements=_requirements(container.env, settings),
         features=_features(container.env, warnings),
         imex_channels=_imex_channels(container, mounted, settings, warnings),
@@ -331,11 +336,24 @@ def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
     return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
 
 
-def _refuse_later_work(env: dict[str, str]) -> None:
-    """Refuse what nvhook can't do yet: silence would give a container less than it asked for."""
-    for name in _LATER_LISTS:
-        if _items(env.get(name, ""), name):
-            raise UnsupportedError(f"{name} is not supported yet", f"unset it: -e {name}=")
+def _manages_mig(container: "Container") -> tuple[str, ...]:
+    """Return what of MIG a container may manage."""
+    found = []
+    for name, capability in _MIG_MANAGEMENT.items():
+        items = _items(container.env.get(name, ""), name)
+        if not items:
+            continue
+        if any(item != "all" for item in items):
+            raise RequestError(
+                f"{name}={','.join(items)[:60]} is not possible", "it can only be all"
+            )
+        if not container.privileged:
+            raise RequestError(
+                f"{name} is for privileged containers only",
+                f"give it CAP_SYS_ADMIN, or unset the variable: -e {name}=",
+            )
+        found.append(capability)
+    return tuple(found)
 
 
 def _features(env: dict[str, str], warnings: list[str]) -> tuple[str, ...]:

@@ -1,35 +1,86 @@
-"""From requested device ids to the host's GPUs.
+"""From requested device ids to the host's GPUs and MIG devices.
 
 Source: nvidia-container-stack reference, section 1.2 (accepted forms) and appendix G.
 """
 
+from nvhook.core.inventory import MigDevice
 from nvhook.errors import FormatError, HostError, RequestError, UnsupportedError
 from nvhook.formats.proc_driver import parse_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.core.inventory import Gpu, Inventory
+    from nvhook.core.inventory import Device, Gpu, Inventory
+
+ALL = ("all",)
 
 
-def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
-    """Return the requested GPUs in host order, each once.
+def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Device, ...]":
+    """Return the requested devices in host order, each once; a GPU stands before its MIG devices.
 
     devices are ids, or ``("all",)``, or empty. One unknown id refuses the whole request.
 
-    Raises: RequestError, HostError (all, but there is none), UnsupportedError (MIG names).
+    Raises: RequestError, HostError (all, but there is none; or NVML does not tell MIG devices
+    apart).
     """
     if not devices:
         return ()
-    if devices == ("all",):
+    if devices == ALL:
         if not inventory.gpus:
             raise HostError("this host has no NVIDIA GPU", "is the driver loaded? try nvhook list")
+        return _in_order(inventory)
+    wanted = {_find(name, inventory) for name in devices}
+    return tuple([device for device in _in_order(inventory) if device in wanted])
+
+
+def having(numbers: frozenset[tuple[int, int]], inventory: "Inventory") -> "tuple[Device, ...]":
+    """Return the devices whose nodes, (major, minor), are all among these."""
+    found: list[Device] = []
+    major, capabilities = (
+        inventory.majors.get("nvidia", -1),
+        inventory.majors.get("nvidia-caps", -1),
+    )
+    for gpu in inventory.gpus:
+        if (major, gpu.minor) not in numbers:
+            continue
+        found.append(gpu)
+        for device in inventory.mig_devices:
+            minors = device.gpu_instance_minor, device.compute_instance_minor
+            if device.gpu_index == gpu.index and numbers.issuperset(
+                [(capabilities, minor) for minor in minors]
+            ):
+                found.append(device)
+    return tuple(found)
+
+
+def may_mean_mig(devices: tuple[str, ...]) -> bool:
+    """Tell whether a request can be about MIG devices."""
+    return devices == ALL or any(is_mig_name(name) for name in devices)
+
+
+def is_mig_name(name: str) -> bool:
+    """Tell whether an id has a form that only MIG devices have: ``0:1`` or ``MIG-...``."""
+    gpu, colon, instance = name.partition(":")
+    digits = gpu + instance
+    return name[:4].upper() == "MIG-" or bool(
+        colon and gpu and instance and digits.isascii() and digits.isdigit()
+    )
+
+
+def _in_order(inventory: "Inventory") -> "tuple[Device, ...]":
+    if not inventory.mig_devices:
         return inventory.gpus
-    wanted = {_find(name, inventory.gpus).index for name in devices}
-    return tuple([gpu for gpu in inventory.gpus if gpu.index in wanted])
+    found: list[Device] = []
+    for gpu in inventory.gpus:
+        found.append(gpu)
+        found += [device for device in inventory.mig_devices if device.gpu_index == gpu.index]
+    return tuple(found)
 
 
-def _find(name: str, gpus: "tuple[Gpu, ...]") -> "Gpu":
-    """Return the GPU of an index, a UUID or a PCI bus id."""
+def _find(name: str, inventory: "Inventory") -> "Device":
+    """Return the GPU of an index, a UUID or a PCI bus id, or the MIG device of this name."""
+    if is_mig_name(name):
+        return _find_mig(name, inventory)
+    gpus = inventory.gpus
     if name.isascii() and name.isdigit():
         index = int(name) if len(name) < 10 else -1
         matches = [gpu for gpu in gpus if gpu.index == index]
@@ -41,22 +92,64 @@ def _find(name: str, gpus: "tuple[Gpu, ...]") -> "Gpu":
         matches = [gpu for gpu in gpus if gpu.uuid.lower() == uuid and "?" not in uuid]
     if matches:
         return matches[0]
-    if _is_mig(name):
-        raise UnsupportedError(
-            f"MIG device {_short(name)} is not supported yet",
-            "ask for a whole GPU by index or UUID",
+    raise _unknown(name, f"{_describe(gpus)}; nvhook list shows them")
+
+
+def select_gpus(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
+    """Return the requested GPUs for what can't do with MIG devices: a container that runs.
+
+    Raises: as select; UnsupportedError for a MIG device.
+    """
+    gpus = []
+    for device in select(devices, inventory):
+        if isinstance(device, MigDevice):
+            name = f"{device.gpu.index}:{device.index}"
+            raise UnsupportedError(
+                f"MIG device {name} can't be given to a running container yet",
+                "start the container with it: NVIDIA_VISIBLE_DEVICES",
+            )
+        gpus.append(device)
+    return tuple(gpus)
+
+
+def _find_mig(name: str, inventory: "Inventory") -> "MigDevice":
+    """Return the MIG device of ``<gpu>:<index>``, a UUID or ``MIG-GPU-<uuid>/<gi>/<ci>``."""
+    from nvhook.formats.mig import parse_old_name
+
+    devices = inventory.mig_devices
+    if name[:4].upper() != "MIG-":
+        gpu_index, _, index = name.partition(":")
+        if len(name) > 12 or all(gpu.index != int(gpu_index) for gpu in inventory.gpus):
+            raise _unknown(name, f"{_describe(inventory.gpus)}; nvhook list shows them")
+        where = f"GPU {int(gpu_index)}"
+        devices = tuple([each for each in devices if each.gpu_index == int(gpu_index)])
+        matches = [each for each in devices if each.index == int(index)]
+    elif old := parse_old_name(name):
+        where = "this host"
+        matches = [each for each in devices if old == _instances(each)]
+    else:
+        where = "this host"
+        matches = [each for each in devices if each.uuid.lower() == name.lower()]
+    if matches:
+        return matches[0]
+    if not devices:
+        remedy = "make one with nvidia-smi mig, or ask for a whole GPU"
+        raise _unknown(name, f"{where} has no MIG device: {remedy}")
+    if not parse_old_name(name) and any(not each.uuid for each in devices):
+        raise HostError(
+            f"NVML does not tell which MIG device is {_short(name)}",
+            "does nvidia-smi -L list it? MIG-GPU-<uuid>/<gi>/<ci> works without NVML",
         )
-    raise RequestError(
-        f"unknown device id {_short(name)}", f"{_describe(gpus)}; nvhook list shows them"
-    )
+    names = ", ".join([each.name for each in devices[:8]])
+    raise _unknown(name, f"{where} has MIG devices {names}; nvhook list shows them")
 
 
-def _is_mig(name: str) -> bool:
-    gpu, colon, instance = name.partition(":")
-    digits = gpu + instance
-    return name[:4].upper() == "MIG-" or bool(
-        colon and gpu and instance and digits.isascii() and digits.isdigit()
-    )
+def _instances(device: "MigDevice") -> tuple[str, int, int]:
+    return device.gpu.uuid.lower(), device.gpu_instance, device.compute_instance
+
+
+def _unknown(name: str, hint: str) -> RequestError:
+    return RequestError(f"unknown device id {_short(name)}", hint)
 
 
 def _pci_bus_id(name: str) -> tuple[int, ...] | None:

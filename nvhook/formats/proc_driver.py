@@ -86,8 +86,8 @@ def normalize_uuid(uuid: str) -> str:
 
 
 def is_known_uuid(uuid: str) -> bool:
-    """Return whether a UUID is one, not the driver's question marks."""
-    return "?" not in uuid
+    """Return whether a UUID is one, not empty and not the driver's question marks."""
+    return bool(uuid) and "?" not in uuid
 
 
 def parse_bus_id(text: str) -> tuple[int, int, int, int]:

@@ -74,3 +74,17 @@ def list_gpu_directories(proc_root: str) -> list[str]:
         return sorted(posix.listdir(driver_directory(proc_root) + "/gpus"))
     except OSError:
         return []
+
+
+def has_mig_gpus(majors: dict[str, int], proc_root: str) -> bool:
+    """Return whether the driver shows a GPU among its capabilities: one that can be partitioned.
+
+    One look into a directory, and none with a driver that knows no capabilities.
+    """
+    if "nvidia-caps" not in majors:
+        return False
+    try:
+        names = posix.listdir(driver_directory(proc_root) + "/capabilities")
+    except OSError:
+        return False
+    return any(name.startswith("gpu") for name in names)

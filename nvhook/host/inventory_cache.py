@@ -56,7 +56,7 @@ def load(
     version = read_driver_version(proc_root, sys_root)
     majors = read_majors(proc_root)
     key = _key((driver_root, dev_root, proc_root, sys_root), version, majors)
-    path = f"{state_directory.rstrip('/')}/{FILE_NAME}"
+    path = cache_path(state_directory)
     cached = _read(path, key)
     if cached is None or _has_new_uuid(cached[0], proc_root):
         from nvhook.host.discovery import discover
@@ -78,6 +78,24 @@ def load(
         files=(*files, *find_sockets(driver_root)),
         proc_files=read_proc_files(proc_root),
     )
+
+
+def cache_path(state_directory: str) -> str:
+    """Return where the cache is."""
+    return f"{state_directory.rstrip('/')}/{FILE_NAME}"
+
+
+def holds(
+    driver_root: str, dev_root: str, proc_root: str, sys_root: str, state_directory: str
+) -> bool:
+    """Tell whether the next start would take the cache for this host's.
+
+    Raises: HostError where no driver is loaded, FormatError.
+    """
+    version = read_driver_version(proc_root, sys_root)
+    key = _key((driver_root, dev_root, proc_root, sys_root), version, read_majors(proc_root))
+    cached = _read(cache_path(state_directory), key)
+    return cached is not None and not _has_new_uuid(cached[0], proc_root)
 
 
 def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:
@@ -119,26 +137,30 @@ def _read(
         if not isinstance(cuda_version, str):
             return None
         return (
-            _rows(content.get("gpus"), Gpu, GPU_FIELDS),
-            _rows(content.get("libraries"), Library, LIBRARY_FIELDS),
-            _rows(content.get("files"), HostFile, FILE_FIELDS),
+            rows(content.get("gpus"), Gpu, GPU_FIELDS),
+            rows(content.get("libraries"), Library, LIBRARY_FIELDS),
+            rows(content.get("files"), HostFile, FILE_FIELDS),
             cuda_version,
         )
     except FormatError:
         return None
 
 
-def _rows(
-    rows: object, record: "Callable[..., Row]", fields: "tuple[tuple[str, type], ...]"
+def rows(
+    found: object, record: "Callable[..., Row]", fields: "tuple[tuple[str, type], ...]"
 ) -> "tuple[Row, ...]":
+    """Return the records of the rows of a cache file.
+
+    Raises: FormatError where they are not exactly of these fields.
+    """
     types = [field_type for _, field_type in fields]
-    if not isinstance(rows, list):
+    if not isinstance(found, list):
         raise FormatError("the inventory has no list of rows")
-    for row in rows:
+    for row in found:
         # type(), not isinstance(): true is an int to the latter
         if not isinstance(row, list) or [type(value) for value in row] != types:
             raise FormatError("a row of the inventory is wrong")
-    return tuple([record(*row) for row in rows])
+    return tuple([record(*row) for row in found])
 
 
 def _render(inventory: Inventory, key: list[str]) -> bytes:
@@ -148,16 +170,17 @@ def _render(inventory: Inventory, key: list[str]) -> bytes:
     content = {
         "key": key,
         "cuda_version": inventory.cuda_version,
-        "gpus": _values(inventory.gpus, GPU_FIELDS),
-        "libraries": _values(inventory.libraries, LIBRARY_FIELDS),
-        "files": _values([file for file in inventory.files if file.group != "socket"], FILE_FIELDS),
+        "gpus": values(inventory.gpus, GPU_FIELDS),
+        "libraries": values(inventory.libraries, LIBRARY_FIELDS),
+        "files": values([file for file in inventory.files if file.group != "socket"], FILE_FIELDS),
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _values(
+def values(
     records: "Iterable[object]", fields: "tuple[tuple[str, type], ...]"
 ) -> list[list[object]]:
+    """Return records as the rows of a cache file."""
     return [[getattr(record, name) for name, _ in fields] for record in records]
 
 

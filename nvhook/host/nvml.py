@@ -1,4 +1,4 @@
-"""Ask NVML for the UUIDs that /proc/driver/nvidia does not know yet.
+"""Ask NVML for what /proc/driver/nvidia does not tell: UUIDs of unused GPUs, MIG devices' names.
 
 NVML runs in a child process with a time limit: it initialises the GPUs, which takes seconds, and
 on a broken GPU it may never come back.
@@ -8,14 +8,15 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
 
 TIMEOUT = 10.0
 
 # The child gets our module path as arguments: isolated mode (-I) and no site (-S) leave it bare.
 _CHILD = (
-    "import sys; library, sys.path[:] = sys.argv[1], sys.argv[2:]; "
-    "from nvhook.host.nvml import print_uuids; print_uuids(library)"
+    "import sys; question, library, sys.path[:] = sys.argv[1], sys.argv[2], sys.argv[3:]; "
+    "from nvhook.host import nvml; getattr(nvml, question)(library)"
 )
 
 
@@ -24,14 +25,29 @@ def uuids_by_bus_id(library: str, timeout: float = TIMEOUT) -> dict[str, str]:
 
     ``library`` is the host path of the driver root's own libnvidia-ml; timeout is in seconds.
     """
+    return parse_uuids(_ask("print_uuids", library, timeout))
+
+
+def mig_devices(
+    library: str, timeout: float = TIMEOUT
+) -> dict[tuple[str, int, int], tuple[int, str, str]]:
+    """Return (index within its GPU, UUID, name) of MIG devices by (PCI bus id, GI id, CI id).
+
+    Arguments and failures as with uuids_by_bus_id.
+    """
+    return parse_mig_devices(_ask("print_mig_devices", library, timeout))
+
+
+def _ask(question: str, library: str, timeout: float) -> list[str]:
+    """Return the lines that one of the functions below prints in a child process."""
     import contextlib
     import subprocess
 
     if not sys.executable:
-        return {}
+        return []
     path = [entry for entry in sys.path if entry.startswith("/")]
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _CHILD, library, *path],
+        [sys.executable, "-I", "-S", "-c", _CHILD, question, library, *path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -45,8 +61,8 @@ def uuids_by_bus_id(library: str, timeout: float = TIMEOUT) -> dict[str, str]:
         # In an uninterruptible call of the driver it dies only when the driver lets go.
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.communicate(timeout=1)
-        return {}
-    return parse_uuids(output.decode("utf-8", "replace").splitlines())
+        return []
+    return output.decode("utf-8", "replace").splitlines()
 
 
 def parse_uuids(lines: "Iterable[str]") -> dict[str, str]:
@@ -66,8 +82,59 @@ def parse_uuids(lines: "Iterable[str]") -> dict[str, str]:
     return uuids
 
 
+def parse_mig_devices(
+    lines: "Iterable[str]",
+) -> dict[tuple[str, int, int], tuple[int, str, str]]:
+    """Return mig_devices' answer from lines ``bus-id gi ci index uuid name``, ignoring others."""
+    from nvhook.errors import FormatError
+    from nvhook.formats.proc_driver import is_decimal, normalize_bus_id
+
+    devices: dict[tuple[str, int, int], tuple[int, str, str]] = {}
+    for line in lines:
+        words = line.strip().split(" ", 5)
+        if len(words) < 5 or not all(is_decimal(word) for word in words[1:4]):
+            continue
+        try:
+            bus_id = normalize_bus_id(words[0])
+        except FormatError:
+            continue
+        gi, ci, index = [int(word) for word in words[1:4]]
+        devices[bus_id, gi, ci] = (index, words[4], " ".join(words[5:]))
+    return devices
+
+
 def print_uuids(library: str) -> None:
     """Print ``bus-id uuid`` for each GPU: what the child runs."""
+    nvml = _started(library)
+    for handle, bus_id in _handles(nvml):
+        try:
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        except nvml.NVMLError:
+            continue  # one lost GPU does not hide the others
+        print(bus_id, uuid, flush=True)
+
+
+def print_mig_devices(library: str) -> None:
+    """Print ``bus-id gi ci index uuid name`` for each MIG device: what the child runs."""
+    nvml = _started(library)
+    for gpu, bus_id in _handles(nvml):
+        try:
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+        except nvml.NVMLError:
+            continue  # lost, or not one that can be partitioned
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+                gi = nvml.nvmlDeviceGetGpuInstanceId(handle)
+                ci = nvml.nvmlDeviceGetComputeInstanceId(handle)
+                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                name = _text(nvml.nvmlDeviceGetName(handle))
+            except nvml.NVMLError:
+                continue  # no device has this index
+            print(bus_id, gi, ci, index, uuid, name, flush=True)
+
+
+def _started(library: str) -> "ModuleType":
     import ctypes
 
     import pynvml
@@ -75,14 +142,18 @@ def print_uuids(library: str) -> None:
     # nvidia-ml-py has no path option: it takes what stands here instead of loading by name.
     pynvml.nvmlLib = ctypes.CDLL(library)
     pynvml.nvmlInit()
-    for index in range(pynvml.nvmlDeviceGetCount()):
+    module: ModuleType = pynvml
+    return module
+
+
+def _handles(nvml: "ModuleType") -> "Iterator[tuple[object, str]]":
+    for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-            uuid = pynvml.nvmlDeviceGetUUID(handle)
-        except pynvml.NVMLError:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
-        print(_text(bus_id), _text(uuid), flush=True)
+        yield handle, bus_id
 
 
 def _text(value: str | bytes) -> str:

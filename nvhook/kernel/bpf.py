@@ -15,7 +15,7 @@ falls through into the untouched original, whose only input, r1, it preserves. I
             if r5 != minor: goto next minor
             r0 = r3 & access
             if r0 != r3: goto original      the rule does not allow all of what is asked
-            r0 = 1
+            r0 = 1                          or, without any access, "r0 = 0" twice: denied
             exit
         goto original
     original:
@@ -62,7 +62,7 @@ def prologue(rules: "Iterable[DeviceRule]") -> bytes:
 
     Raises: UnsupportedError.
     """
-    ordered = canonical(rules)
+    ordered = canonical(rules, denials=True)
     groups: dict[tuple[str, int], list[DeviceRule]] = {}
     for rule in ordered:
         groups.setdefault(rule[:2], []).append(rule)
@@ -98,8 +98,8 @@ def _minor(minor: int, access: str, to_original: int) -> list[bytes]:
         _insn(JNE, 5, offset=BLOCK - 1, imm=minor),
         _insn(MOV_REG, 0, 3),
         _insn(AND, 0, imm=_mask(access)),
-        _insn(JNE_REG, 0, 3, offset=to_original - 4),
-        _insn(MOV, 0, imm=1),
+        _insn(JNE_REG, 0, 3, offset=to_original - 4) if access else _insn(MOV, 0, imm=0),
+        _insn(MOV, 0, imm=1 if access else 0),
         _insn(EXIT),
     ]
 

@@ -25,6 +25,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 BPF_F_QUERY_EFFECTIVE = 1  # with the programs of the directories above
 EVERYTHING = "a *:* rwm"
+SYSTEMD_SOCKET = "/run/systemd/private"
 ENDED = "has the process ended?"
 UNRESTRICTED = "no program attached, nothing of its own restricts devices"
 SHARED = "shares the runtime's own cgroup, left alone"
@@ -61,7 +62,7 @@ class DeviceCgroup:
 
     def _allow_v2(self, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
         for directory in self.v2 or ():
-            if _has_programs(directory):
+            if has_programs(directory):
                 from nvhook.kernel import programs  # on a hybrid host v1 decides without it
 
                 return programs.allow(directory, rules) or ("unchanged",)
@@ -69,7 +70,7 @@ class DeviceCgroup:
             return ()
         if not self.v2:
             return (SHARED,)
-        if _has_programs(self.v2[0], BPF_F_QUERY_EFFECTIVE):
+        if has_programs(self.v2[0], BPF_F_QUERY_EFFECTIVE):
             from nvhook.kernel import programs
 
             programs.check_above(self.v2[0], rules)
@@ -94,15 +95,12 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
     Raises: HostError if no hierarchy is mounted; ContainerError if the process's directory can't be
     reached; FormatError.
     """
-    table = mountinfo.table(proc) if host_mounts is None else host_mounts
-    mounts = mountinfo.parse(table, b" - cgroup")
-    v1 = [each for each in mounts if each.fs_type == "cgroup" and "devices" in each.super_options]
-    v2 = [each for each in mounts if each.fs_type == "cgroup2"]
+    v1, v2 = hierarchies(mountinfo.table(proc) if host_mounts is None else host_mounts)
     theirs, ours = memberships(proc, pid), memberships(proc, "self")
     found = DeviceCgroup(None, None)
     try:
-        found.v1 = _open(v1, theirs[0], ours[0], 1)
-        found.v2 = _open(v2, theirs[1], ours[1], MAX_DEPTH)
+        found.v1 = open_directories(v1, theirs[0], ours[0], 1)
+        found.v2 = open_directories(v2, theirs[1], ours[1], MAX_DEPTH)
     except (ContainerError, HostError):
         found.close()
         raise
@@ -112,6 +110,36 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
             "mount cgroup2 at /sys/fs/cgroup",
         )
     return found
+
+
+def unit_of(pid: int, proc: str = "/proc") -> str:
+    """Return the systemd unit whose cgroup a process is in.
+
+    Empty if there is none, if it is the caller's own, or if systemd does not manage this host.
+    """
+    try:
+        posix.stat(SYSTEMD_SOCKET)
+    except OSError:
+        return ""
+    theirs, ours = [
+        _unit(devices) or _unit(unified)
+        for devices, unified in (memberships(proc, pid), memberships(proc, "self"))
+    ]
+    return theirs if theirs != ours else ""
+
+
+def _unit(path: str) -> str:
+    for part in reversed(path.split("/")):
+        if part.endswith((".scope", ".service")):
+            return part
+    return ""
+
+
+def hierarchies(table: bytes) -> "tuple[list[Mount], list[Mount]]":
+    """Return the mounts of the v1 devices hierarchy, and of v2, in the caller's mountinfo."""
+    mounts = mountinfo.parse(table, b" - cgroup")
+    v1 = [each for each in mounts if each.fs_type == "cgroup" and "devices" in each.super_options]
+    return v1, [each for each in mounts if each.fs_type == "cgroup2"]
 
 
 def memberships(proc: str, pid: int | str) -> tuple[str, str]:
@@ -153,10 +181,10 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
     Raises: ContainerError.
     """
     try:
-        listed = _read_list(directory)
+        listed = read_list(directory)
         if EVERYTHING in listed:
             return "everything is allowed already"
-        missing = [rule for rule in rules if not any(_covers(entry, rule) for entry in listed)]
+        missing = [rule for rule in rules if not any(covers(entry, rule) for entry in listed)]
         fd = posix.open("devices.allow", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
         try:
             for kind, major, minor, access in missing:
@@ -173,13 +201,15 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
     return f"{len(missing)} rules" if missing else "unchanged"
 
 
-def _read_list(directory: int) -> list[str]:
+def read_list(directory: int) -> list[str]:
+    """Return the lines of a v1 directory's devices.list: what is allowed."""
     fd = posix.open("devices.list", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=directory)
     with open(fd, "rb") as file:
         return file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
 
 
-def _covers(entry: str, rule: DeviceRule) -> bool:
+def covers(entry: str, rule: DeviceRule) -> bool:
+    """Tell whether a line of devices.list allows all of a rule."""
     kind, major, minor, access = rule
     fields = entry.replace(":", " ").split()
     return (
@@ -191,8 +221,15 @@ def _covers(entry: str, rule: DeviceRule) -> bool:
     )
 
 
-def _open(mounts: "list[Mount]", theirs: str, ours: str, depth: int) -> tuple[int, ...] | None:
-    """Open the process's directory and those above it; None if the hierarchy is not mounted."""
+def open_directories(
+    mounts: "list[Mount]", theirs: str, ours: str, depth: int
+) -> tuple[int, ...] | None:
+    """Open the process's directory and those above it; None if the hierarchy is not mounted.
+
+    At most depth, and none that holds ours.
+
+    Raises: ContainerError.
+    """
     reachable = [mount for mount in mounts if _visible(mount)]
     if not reachable or not theirs:
         return None
@@ -224,7 +261,7 @@ def _open_upwards(
     return tuple(fds)
 
 
-def _has_programs(directory: int, query: int = 0) -> bool:
+def has_programs(directory: int, query: int = 0) -> bool:
     """Tell whether device programs are attached to the directory itself (or decide about it)."""
     try:
         return call("bpf_query", directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0

@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeAlias
 
-# (type, major, minor, access): ("c", 195, 0, "rw")
+# (type, major, minor, access): ("c", 195, 0, "rw"). In a device program no access at all is a
+# denial, whatever the program behind says.
 DeviceRule: "TypeAlias" = tuple[str, int, int, str]
 
 # The numbers of struct bpf_cgroup_dev_ctx (linux/bpf.h).
@@ -17,15 +18,22 @@ MAX_MAJOR = (1 << 12) - 1
 MAX_MINOR = (1 << 20) - 1
 
 
-def canonical(rules: "Iterable[DeviceRule]") -> tuple[DeviceRule, ...]:
+def canonical(rules: "Iterable[DeviceRule]", denials: bool = False) -> tuple[DeviceRule, ...]:
     """Sort rules and join those of one device.
+
+    denials: rules without any access are taken, too; an access wins over a denial.
 
     Raises: UnsupportedError for a rule that no device number can match.
     """
     joined: dict[tuple[str, int, int], set[str]] = {}
     for kind, major, minor, access in rules:
         numbers = 0 <= major <= MAX_MAJOR and 0 <= minor <= MAX_MINOR
-        if kind not in TYPES or not numbers or not access or not set(access) <= set(ACCESS):
+        if (
+            kind not in TYPES
+            or not numbers
+            or not (access or denials)
+            or not set(access) <= set(ACCESS)
+        ):
             raise UnsupportedError(f"{kind} {major}:{minor} {access} is not a device rule")
         joined.setdefault((kind, major, minor), set()).update(access)
     return tuple(

@@ -56,13 +56,30 @@ def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
     Raises: NvhookError; no program is changed if one of them can't be.
     """
     check_above(cgroup, rules)
+    return _rewrite(cgroup, rules, revoked=())
+
+
+def revoke(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
+    """Take rules out of every program of the directory again; return what was swapped.
+
+    A program that allows a device by itself, as a runtime's does for what its configuration lists,
+    gets a denial in front.
+
+    Raises: NvhookError; no program is changed if one of them can't be.
+    """
+    return _rewrite(cgroup, (), revoked=rules)
+
+
+def _rewrite(
+    cgroup: int, allowed: "tuple[DeviceRule, ...]", revoked: "tuple[DeviceRule, ...]"
+) -> tuple[str, ...]:
     done: list[str] = []
     for _ in range(TRIES):
         patches: list[Patch] = []
         try:
             ids, flags = attached(cgroup)
             for number in ids:
-                patches.append(Patch(number, rules))  # noqa: PERF401 - what was opened must be closed
+                patches.append(Patch(number, allowed, revoked))  # noqa: PERF401 - what was opened must be closed
             swapped = [patch.swap(cgroup, flags) for patch in patches if patch.new >= 0]
             done += [line for line in swapped if line]
             if all(swapped):
@@ -111,21 +128,26 @@ class ProgramGoneError(ContainerError):
 
 
 class Patch:
-    """One attached program and, if rules are missing, its loaded replacement (``new`` >= 0)."""
+    """One attached program and, if its rules change, its loaded replacement (``new`` >= 0)."""
 
     __slots__ = ("id", "new", "old")
 
-    def __init__(self, number: int, rules: "tuple[DeviceRule, ...]") -> None:
+    def __init__(
+        self,
+        number: int,
+        allowed: "tuple[DeviceRule, ...]",
+        revoked: "tuple[DeviceRule, ...]" = (),
+    ) -> None:
         self.id = number
         self.new = -1
         self.old = open_program(number)
         try:
             insns = instructions(self.old)
             had, original = bpf.split(insns)
-            wanted = canonical((had or ()) + rules)
-            if wanted != had:
-                patched = bpf.prologue(wanted) + original
-                check(insns, patched, wanted, rules)
+            wanted = canonical(_without(had or (), revoked, original) + allowed, denials=True)
+            if wanted != (had or ()):
+                patched = bpf.prologue(wanted) + original if wanted else original
+                check(insns, patched, wanted + revoked, allowed)
                 self.new = load(patched, name_of(self.old))
         except NvhookError:
             self.close()
@@ -152,6 +174,20 @@ class Patch:
             if fd >= 0:
                 posix.close(fd)
         self.old = self.new = -1
+
+
+def _without(
+    rules: "tuple[DeviceRule, ...]", revoked: "tuple[DeviceRule, ...]", original: bytes
+) -> "tuple[DeviceRule, ...]":
+    """Return what is left of rules, with denials of what the original program allows."""
+    taken = {rule[:3] for rule in revoked}
+    denials = [(*rule[:3], "") for rule in revoked if bpf.emulate(original, *_asked(rule))]
+    return (*[rule for rule in rules if rule[:3] not in taken], *denials)
+
+
+def _asked(rule: "DeviceRule") -> tuple[str, str, int, int]:
+    kind, major, minor, access = rule
+    return kind, access, major, minor
 
 
 def open_program(number: int) -> int:
@@ -235,13 +271,14 @@ def check(
     for rule in asked:
         if not bpf.run(after, rule):
             raise UnsupportedError(f"the patched device program would not allow {rule}")
-    kind, major, minor, _ = asked[0]
+    kind, major, minor, _ = (asked or allowed)[0]
     probes = [
-        (kind, major, minor, "rwm"),
         (kind, major, (minor + 1) % (MAX_MINOR + 1), "rw"),
         ("c", 1, 3, "rw"),
         ("b", 8, 0, "r"),
     ]
+    if asked:
+        probes.append((kind, major, minor, "rwm"))
     for probe in probes:
         if not bpf.covered(probe, allowed) and bpf.run(before, probe) != bpf.run(after, probe):
             raise UnsupportedError(f"the patched device program would change {probe}")

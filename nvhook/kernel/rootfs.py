@@ -31,7 +31,7 @@ _RACE_RETRIES = 64
 _MAKE_FILE, _MAKE_DIRECTORY, _MAKE_NOTHING = range(3)
 
 
-class _Directory:
+class Directory:
     """An open directory of the container, and whose it is.
 
     ``mount`` is the id of the mount it is on. ``ours``: that is the root's own, or one of nvhook's.
@@ -91,8 +91,8 @@ class Rootfs:
         self._host_mounts = host_mounts
         # Held, because in the container's namespace /proc may be anything.
         self._fds = posix.open("/proc/self/fd", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-        self._directories: dict[str, _Directory] = {}
-        self._relinked: list[tuple[_Directory, str, str]] = []
+        self._directories: dict[str, Directory] = {}
+        self._relinked: list[tuple[Directory, str, str]] = []
         self._mode = ffi.new("uint32_t[1]")
         self._made = ffi.new("int[1]")
         # By mount id, the first file made there: later ones are links to it.
@@ -187,9 +187,9 @@ class Rootfs:
         parent, name = self._parent(path)
         kind = _MAKE_NOTHING if parent.volume else _MAKE_DIRECTORY if directory else _MAKE_FILE
         empty = self._empty.get(parent.mount, -1)
-        arguments = parent.fd, name.encode(), kind, empty, self._mode, self._made
+        arguments = name.encode(), kind, empty, self._mode, self._made
         try:
-            fd = self._as_owner(parent, lambda: call("mount_target", *arguments))
+            fd = self._as_owner(parent, lambda where: call("mount_target", where, *arguments))
         except SyscallError as error:
             if error.errno == errno.ENOENT and parent.volume:
                 raise on_a_volume(path) from error
@@ -217,10 +217,10 @@ class Rootfs:
             if parent.volume:
                 raise on_a_volume(path)
             if old is None:
-                self._as_owner(parent, lambda: posix.symlink(target, name, dir_fd=parent.fd))
+                self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
                 self.created.append((parent.fd, name, False))
             else:
-                self._as_owner(parent, lambda: replace_link(parent.fd, name, target))
+                self._as_owner(parent, lambda where: replace_link(where, name, target))
                 self._relinked.append((parent, name, old))
         except OSError as error:
             raise failed("link", path, error) from error
@@ -239,7 +239,7 @@ class Rootfs:
                     raise wrong_type(path, status.st_mode, "a regular file")
             except FileNotFoundError:
                 self.created.append((parent.fd, name, False))
-            self._as_owner(parent, lambda: replace_file(parent.fd, name, data, mode))
+            self._as_owner(parent, lambda where: replace_file(where, name, data, mode))
         except OSError as error:
             raise failed("write", path, error) from error
 
@@ -257,27 +257,28 @@ class Rootfs:
             except OSError:
                 pass
 
-    def _restore_link(self, parent: _Directory, name: str, target: str) -> None:
+    def _restore_link(self, parent: Directory, name: str, target: str) -> None:
         try:
-            self._as_owner(parent, lambda: replace_link(parent.fd, name, target))
+            self._as_owner(parent, lambda where: replace_link(where, name, target))
         except OSError:
             pass
 
-    def _parent(self, path: str) -> "tuple[_Directory, str]":
+    def _parent(self, path: str) -> "tuple[Directory, str]":
         """Return the directory of a path (made if need be, kept open for the next) and its name."""
         head, _, name = path.rpartition("/")
         if not name or name in (".", ".."):
             raise ContainerError(f"{path} is not a path in a container")
         parent = self._directories.get(head)
         if parent is None:
-            fd = self.directory(head or "/")
-            mount = call("mount_id", fd)
-            ours = mount in self.own_mounts
-            volume = not ours and self._is_of_the_host(mount)
-            parent = self._directories[head] = _Directory(fd, mount, ours, volume)
+            parent = self._directories[head] = self._classify(self.directory(head or "/"))
         return parent, name
 
-    def _own_parent(self, path: str) -> "tuple[_Directory, str]":
+    def _classify(self, fd: int) -> Directory:
+        mount = call("mount_id", fd)
+        ours = mount in self.own_mounts
+        return Directory(fd, mount, ours, volume=not ours and self._is_of_the_host(mount))
+
+    def _own_parent(self, path: str) -> "tuple[Directory, str]":
         """Return what _parent does; raise NoPlaceError where nothing may be made or replaced."""
         parent, name = self._parent(path)
         if parent.volume:
@@ -305,31 +306,31 @@ class Rootfs:
     def _make_directory(self, path: str) -> int:
         parent, name = self._own_parent(path)
         try:
-            self._as_owner(parent, lambda: posix.mkdir(name, 0o755, dir_fd=parent.fd))
+            self._as_owner(parent, lambda where: posix.mkdir(name, 0o755, dir_fd=where))
             self.created.append((parent.fd, name, True))
             flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
             return posix.open(name, flags, dir_fd=parent.fd)
         except OSError as error:
             raise failed("create directory", path, error) from error
 
-    def _as_owner(self, parent: _Directory, make: "Callable[[], T]") -> "T":
-        """Create something with the rights and ids of the container's root.
+    def _as_owner(self, parent: Directory, make: "Callable[[int], T]") -> "T":
+        """Create something in a directory with the rights and ids of the container's root.
 
         Host root can't create in a user namespace's own tmpfs (EOVERFLOW), and the container's
         root can't create in an image that belongs to host root (EACCES): there, and only on the
         root's own mount and nvhook's, never on a volume, host root's rights are used.
         """
         if self.owner == self.own_ids:
-            return make()
+            return make(parent.fd)
         call("setfsids", *self.owner)
         try:
-            return make()
+            return make(parent.fd)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EOVERFLOW) or not parent.ours:
                 raise
         finally:
             call("setfsids", *self.own_ids)
-        return make()
+        return make(parent.fd)
 
     @staticmethod
     def _link_target(parent: int, path: str, name: str) -> str | None:

@@ -15,6 +15,7 @@ import shutil
 import stat
 import sys
 
+from nvhook.core.mig import node_name
 from nvhook.errors import HostError
 from nvhook.sim import driver_root
 from nvhook.sim.driver_root import build_driver_root, write_file, write_loader_cache
@@ -28,6 +29,7 @@ from nvhook.sim.machine import (
     drm_nodes,
     state_text,
 )
+from nvhook.sim.mig import present
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,12 +56,15 @@ def create(
     minors: "Sequence[int] | None" = None,
     report: "Callable[[str], None]" = _to_stderr,
     features: "Sequence[str]" = (),
+    mig: "Sequence[str]" = (),
+    mig_gpus: "Sequence[int] | None" = None,
 ) -> str:
     """Make or rebuild a simulated driver below directory and return the path of its config.toml.
 
     ``minors`` gives each GPU's /dev/nvidiaN by index; ``report`` gets a line about everything that
     this user or this machine can't do, and that is left out. ``features`` are names of
-    nvhook.core.features: their nodes and files are made, too.
+    nvhook.core.features: their nodes and files are made, too. ``mig`` are the profiles of the MIG
+    devices of each GPU, or of each of ``mig_gpus``, in the order of their indices.
 
     Raises: HostError where a setting is wrong or the directory belongs to something else.
     """
@@ -70,7 +75,9 @@ def create(
         if name not in FEATURES:
             raise HostError(f"there is no feature {name!r}", f"known are {', '.join(FEATURES)}")
     chosen = tuple(dict.fromkeys(features))
-    machine = build_machine(gpus, model, driver_version, minors, _used_majors(), chosen)
+    machine = build_machine(
+        gpus, model, driver_version, minors, _used_majors(), chosen, mig, mig_gpus
+    )
     base = os.path.abspath(directory)
     if not base.isprintable():
         raise HostError(f"the directory {base!r} has odd characters in its name", "use another")
@@ -161,16 +168,22 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
         for name, minor in drm_nodes(gpu)
     ]
     nodes += feature_nodes(machine)
+    all_nodes = [(*node, 0o666) for node in nodes]
+    if machine.mig_devices:
+        all_nodes += [
+            (node_name(minor), machine.caps_major, minor, mode)
+            for _, minor, mode in present(machine.mig_devices)
+        ]
     os.makedirs(os.path.join(dev, "nvidia-caps"))
-    for name, major, minor in nodes:
+    for name, major, minor, mode in all_nodes:
         path = os.path.join(dev, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
         except PermissionError:
             report(f"no device nodes in {dev}: mknod needs root outside of a user namespace")
             return
-        os.chmod(path, 0o666)  # noqa: S103 - the driver's own mode; mknod's was cut by the umask
+        os.chmod(path, mode)  # mknod's was cut by the umask
     _link_by_path(dev, machine)
 
 

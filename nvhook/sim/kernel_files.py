@@ -5,6 +5,7 @@ The formats, tabs and trailing blanks included, are those of the samples in test
 
 from nvhook.sim.features import FEATURES
 from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, drm_nodes
+from nvhook.sim.mig import capability_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ def proc_files(machine: "Machine", architecture: str) -> dict[str, str]:
     for gpu in machine.gpus:
         path = f"{driver}/gpus/{gpu.pci_bus_id}/information"
         files[path] = _information(gpu, machine.driver_version)
+    if machine.mig_devices:
+        files |= {
+            f"driver/{path}": text
+            for path, text in capability_files(machine.gpus, machine.mig_devices).items()
+        }
     return files
 
 

@@ -6,6 +6,7 @@ The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a co
     driver_version=550.54.14
     cuda_version=12040          1000 * major + 10 * minor
     uvm_major=511               the major of nvidia-uvm; nvidia's is 195
+    caps_major=510              the major of nvidia-caps
     gpu0.uuid=GPU-...           gpuN: N is the index, in PCI order
     gpu0.minor=0                the N of /dev/nvidiaN
     gpu0.bus=0000:04:00.0
@@ -14,6 +15,9 @@ The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a co
     gpu0.memory_mib=23034
     gpu0.compute=8.9
     gpu0.mig_capable=0
+    gpu0.mig0=MIG-... 7 0 66 67 1g.10gb
+                                migM: M is the MIG device's index; its UUID, the ids of its GPU and
+                                compute instance, the minors of their capabilities, its profile
     gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on
 
 nvidia-smi, libnvidia-ml and libcuda carry the same text behind their ELF image (see
@@ -25,9 +29,10 @@ left out.
 import uuid
 
 from nvhook.core import cuda_versions
-from nvhook.core.inventory import Gpu
+from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.record import Record
+from nvhook.sim.mig import partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +82,15 @@ class Machine(Record):
     (nvhook.core.features).
     """
 
-    __slots__ = ("caps_major", "driver_version", "drm_major", "feature_majors", "gpus", "uvm_major")
+    __slots__ = (
+        "caps_major",
+        "driver_version",
+        "drm_major",
+        "feature_majors",
+        "gpus",
+        "mig_devices",
+        "uvm_major",
+    )
 
     def __init__(
         self,
@@ -87,6 +100,7 @@ class Machine(Record):
         caps_major: int,
         drm_major: int,
         feature_majors: dict[str, int],
+        mig_devices: tuple[MigDevice, ...] = (),
     ) -> None:
         self.driver_version: Final = driver_version
         self.gpus: Final = gpus
@@ -94,6 +108,7 @@ class Machine(Record):
         self.caps_major: Final = caps_major
         self.drm_major: Final = drm_major
         self.feature_majors: Final = feature_majors
+        self.mig_devices: Final = mig_devices
 
     @property
     def branch(self) -> int:
@@ -113,11 +128,14 @@ def build_machine(
     minors: "Sequence[int] | None" = None,
     used_majors: "frozenset[int]" = frozenset(),
     features: "Sequence[str]" = (),
+    mig: "Sequence[str]" = (),
+    mig_gpus: "Sequence[int] | None" = None,
 ) -> Machine:
     """Return the machine that these settings describe.
 
     ``minors`` gives /dev/nvidiaN by index (default: the same numbers); ``used_majors`` are taken by
-    this machine's real drivers: a simulated node must not open one of them.
+    this machine's real drivers: a simulated node must not open one of them. ``mig`` are profiles of
+    the MIG devices that each GPU is partitioned into, or each of ``mig_gpus`` (indices).
 
     Raises: HostError where a setting is out of range.
     """
@@ -138,7 +156,12 @@ def build_machine(
     if len(free) < 3 + len(features):
         raise HostError("no dynamic device numbers are free", "384 to 511 are all in /proc/devices")
     majors = dict(zip(features, free[3:], strict=False))
-    return Machine(driver_version, table, free[0], free[1], free[2], majors)
+    if mig and not MODELS.get(model, OTHER_MODEL).mig_capable:
+        capable = ", ".join(name for name, each in MODELS.items() if each.mig_capable)
+        raise HostError(f"a {model} can't be partitioned", f"models with MIG are {capable}")
+    branch = int(driver_version.split(".", maxsplit=1)[0])
+    partitioned = partition(table, mig, mig_gpus, branch)
+    return Machine(driver_version, table, free[0], free[1], free[2], majors, partitioned)
 
 
 def drm_nodes(gpu: Gpu) -> tuple[tuple[str, int], ...]:
@@ -187,6 +210,7 @@ def state_text(machine: Machine) -> str:
         f"driver_version={machine.driver_version}",
         f"cuda_version={cuda_version(machine)}",
         f"uvm_major={machine.uvm_major}",
+        f"caps_major={machine.caps_major}",
     ]
     for gpu in machine.gpus:
         model = MODELS.get(gpu.model, OTHER_MODEL)
@@ -202,4 +226,15 @@ def state_text(machine: Machine) -> str:
             "status": "ok",
         }
         lines += [f"gpu{gpu.index}.{key}={value}" for key, value in fields.items()]
+    for each in machine.mig_devices:
+        values = (
+            each.uuid,
+            each.gpu_instance,
+            each.compute_instance,
+            each.gpu_instance_minor,
+            each.compute_instance_minor,
+            each.profile,
+        )
+        text = " ".join(str(value) for value in values)
+        lines.append(f"gpu{each.gpu_index}.mig{each.index}={text}")
     return "".join(f"{line}\n" for line in lines)

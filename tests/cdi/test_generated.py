@@ -13,18 +13,22 @@ from nvhook.sim.driver import create
 FEATURES = ("gds", "mofed", "gdrcopy", "nvswitch", "imex")
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("gpus", "mig"), [(1, ()), (4, ()), (8, ()), (2, ("1g.10gb", "2g.20gb", "1c.3g.40gb"))]
+)
 def test_both_take_what_is_generated_in_every_mode(
-    gpus: int, tmp_path: Path, go_verdicts, require
+    gpus: int, mig: tuple[str, ...], tmp_path: Path, go_verdicts, require
 ) -> None:
     require(os.geteuid() == 0, "needs root: mknod")
-    settings = config.load(create(str(tmp_path / "driver"), gpus, features=FEATURES))
+    settings = config.load(create(str(tmp_path / "driver"), gpus, features=FEATURES, mig=mig))
     closed = tmp_path / f"driver/dev/nvidia{gpus - 1}"
     closed.chmod(0o660)  # of a group: the spec says mode and owner, too
     files = {}
     for mode in cdi.MODES:
         spec = cdi.generate(cdi.Wanted("/bin/sh", mode), settings)
         cdi.verify(spec)
+        names = {device.name for device in spec.devices}
+        assert (mode in ("auto", "gpu") and bool(mig)) is ({"0:0", "0:2", "1:1"} <= names)
         for extension, text in (("json", dump_json(spec)), ("yaml", dump_yaml(spec))):
             file = tmp_path / f"{mode}.{extension}"
             file.write_text(text)

@@ -12,7 +12,7 @@ import pytest
 
 from nvhook.sim.driver import create
 from nvhook.sim.driver_root import TRIPLETS
-from nvhook.sim.machine import gpu_uuid
+from nvhook.sim.machine import build_machine, gpu_uuid
 
 pytestmark = [
     pytest.mark.root,
@@ -297,6 +297,58 @@ def test_pynvml_counts_only_the_nodes_that_are_there(simulated: Path) -> None:
     (simulated / "dev/nvidia0").unlink()
     minors = [line.split("|")[1] for line in run_with_dev(simulated, NVML).splitlines()[1:]]
     assert minors == ["2", "1"]
+
+
+MIG = """
+import ctypes, sys
+import pynvml as n
+ctypes.CDLL(sys.argv[1] + "/libnvidia-ml.so.1")
+n.nvmlInit()
+for gpu in [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]:
+    print("GPU", n.nvmlDeviceGetMigMode(gpu), n.nvmlDeviceGetMaxMigDeviceCount(gpu))
+    assert not n.nvmlDeviceIsMigDeviceHandle(gpu)
+    try:
+        for i in range(7):
+            mig = n.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
+            uuid = n.nvmlDeviceGetUUID(mig)
+            parent = n.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
+            assert n.nvmlDeviceGetUUID(parent) == n.nvmlDeviceGetUUID(gpu) != uuid
+            assert n.nvmlDeviceIsMigDeviceHandle(mig)
+            assert n.nvmlDeviceGetIndex(mig) == i
+            assert n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByUUID(uuid)) == uuid
+            slices = n.nvmlDeviceGetAttributes_v2(mig)
+            print(uuid, n.nvmlDeviceGetName(mig), n.nvmlDeviceGetGpuInstanceId(mig),
+                  n.nvmlDeviceGetComputeInstanceId(mig), n.nvmlDeviceGetMemoryInfo(mig).total >> 30,
+                  slices.gpuInstanceSliceCount, slices.computeInstanceSliceCount, sep="|")
+    except n.NVMLError_NotFound:
+        pass
+"""
+
+
+@pytest.mark.parametrize("left_out", ["", "nvidia-cap201", "nvidia-cap202"])
+def test_pynvml_lists_the_mig_devices_whose_nodes_are_all_there(
+    tmp_path: Path, left_out: str
+) -> None:
+    profiles = ("1g.10gb", "1c.2g.20gb")
+    path = create(
+        str(tmp_path / "mig"),
+        2,
+        minors=(1, 0),
+        report=pytest.fail,
+        mig=profiles,
+        mig_gpus=(0,),
+    )
+    simulated = Path(path).parent
+    machine = build_machine(2, "NVIDIA H200", "550.54.14", (1, 0), mig=profiles, mig_gpus=(0,))
+    uuids = [device.uuid for device in machine.mig_devices]
+    devices = [
+        f"{uuids[0]}|NVIDIA H100 80GB HBM3 MIG 1g.10gb|7|0|10|1|1",
+        f"{uuids[1]}|NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb|3|0|20|2|1",
+    ]
+    if left_out:
+        (simulated / "dev/nvidia-caps" / left_out).unlink()
+        devices.pop(0)
+    assert run_with_dev(simulated, MIG).splitlines() == ["GPU [1, 1] 7", *devices, "GPU [0, 0] 7"]
 
 
 LOST = """

@@ -101,7 +101,7 @@ class Bundle:
         shutil.copy(self._probe, root / "probe")
         (root / "nodes").mkdir()
         for name, (major, minor) in self.driver.numbers().items():
-            node = root / "nodes" / name
+            node = root / "nodes" / flat(name)
             os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(major, minor))
             node.chmod(0o666)
 
@@ -146,6 +146,19 @@ class Bundle:
         for name in ("rootfs", "upper", "work"):
             if (self.directory / name).exists():
                 shutil.rmtree(self.directory / name)  # noqa: TID251 - made by this class, on the host
+
+    def show_proc_driver(self) -> Path:
+        """Let the container see a copy of the simulated /proc/driver; return where that is.
+
+        A hook before ours binds it where a driver's own would be.
+        """
+        source = self.directory / "proc-driver"
+        shutil.copytree(self.driver.directory / "proc/driver", source)
+        target = self.root / "proc/driver"
+        mount = f"exec nsenter --mount=/proc/$pid/ns/mnt mount --bind {source} {target}"
+        hooks = self.config.setdefault("hooks", {}).setdefault("prestart", [])
+        hooks.insert(0, self.shell_hook(mount))
+        return source
 
     # ---- config.json ----
 
@@ -218,6 +231,11 @@ class Bundle:
     def logged(self) -> str:
         """Return what nvhook logged for this container."""
         return self.log.read_text() if self.log.exists() else ""
+
+
+def flat(name: str) -> str:
+    """Return a node's name without a directory."""
+    return name.replace("/", "-")
 
 
 def asks(commands: Sequence[Sequence[str]]) -> list[str]:

@@ -6,8 +6,9 @@ leaves a real host. It ends when its standard input does, even if the tests are 
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 # What each view shows at /sys/fs/cgroup. crun refuses v1 beside a cgroup2 that has controllers, and
 # without one still makes directories where it was: on a tmpfs of ours, not on the machine's.
@@ -60,18 +61,29 @@ class View:
         return sorted({str(path.parent) for name in names for path in found.glob(name)})
 
 
+Kept = TypeVar("Kept", bound=View)
+
+
 def open_view(name: str) -> Iterator[View]:
     """Yield a view and end it afterwards."""
-    script = f"mount --make-rshared / && {PREPARE[name]} && echo ready && exec cat"
-    command: Sequence[str] = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    yield from keep(View, name, [], PREPARE[name])
+
+
+def keep(
+    kind: Callable[[str, int], Kept], name: str, namespaces: Sequence[str], prepare: str
+) -> Iterator[Kept]:
+    """Yield a view with more namespaces (options of unshare) and a script that furnishes it."""
+    # Not "exec cat": a shell that is the first process of a PID namespace has orphans to wait for.
+    script = f"mount --make-rshared / && {prepare} && echo ready && cat; exit"
+    command = ["unshare", "--mount", "--propagation", "private", *namespaces, "sh", "-c", script]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as keeper:
         assert keeper.stdin is not None
         assert keeper.stdout is not None
         try:
-            assert keeper.stdout.readline() == "ready\n", f"no {name} view of the cgroups"
-            yield View(name, keeper.pid)
+            assert keeper.stdout.readline() == "ready\n", f"no {name}"
+            yield kind(name, keeper.pid)
         finally:
             keeper.stdin.close()
             keeper.wait(timeout=30)

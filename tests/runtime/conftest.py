@@ -1,9 +1,7 @@
 """The tests' host: a simulated driver, mount namespaces of its own, and the real runtimes."""
 
 import itertools
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from tests.runtime import packages
 from tests.runtime.bundle import Bundle
 from tests.runtime.cgroup_view import View, open_view
 from tests.runtime.engine import Engine, Handler
+from tests.runtime.live import Live
 from tests.runtime.simulated import Driver
 
 HERE = Path(__file__).parent
@@ -30,23 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.root)
 
 
-@pytest.fixture(scope="session")
-def real_host(require: Callable[[bool, str], None]) -> None:
-    """What no test here can do without."""
-    require(os.geteuid() == 0, "needs root")
-    require(Path("/bin/busybox").exists(), "needs busybox-static")
-    for tool in ("runc", "crun", "gcc", "unshare", "nsenter", "findmnt"):
-        require(shutil.which(tool) is not None, f"needs {tool}")
-
-
-@pytest.fixture(scope="session")
-def workspace(real_host: None) -> Iterator[Path]:
-    """A directory that a container's mapped root can walk through; pytest's own is closed to it."""
-    with tempfile.TemporaryDirectory(prefix="nvhook-runtime-") as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
-
-
 @pytest.fixture
 def place(workspace: Path) -> Path:
     """A directory for one test."""
@@ -56,43 +38,9 @@ def place(workspace: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def driver(workspace: Path) -> Iterator[Driver]:
-    """Four simulated GPUs. What nvhook remembers of the tests' configurations is removed again."""
-    remembered = Path("/run/nvhook")
-    before = set(remembered.glob("config-*")) if remembered.exists() else set()
-    yield Driver(workspace / "driver")
-    for path in set(remembered.glob("config-*")) - before:
-        path.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory, real_host: None) -> Path:
-    """The directory of the compiled test programs."""
-    directory = tmp_path_factory.mktemp("programs")
-    for name, options in (
-        ("probe", ["-static"]),
-        ("confined", ["-static"]),
-        ("cuda_check", ["-ldl"]),
-    ):
-        source = HERE / f"{name}.c"
-        command = [
-            "gcc",
-            "-O",
-            "-Wall",
-            "-Werror",
-            "-o",
-            str(directory / name),
-            str(source),
-            *options,
-        ]
-        subprocess.run(command, check=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def debian() -> Path:
-    """The root directory of a minimal Debian (or Ubuntu); read-only for tests."""
-    return packages.debian_root()
+def mig_driver(workspace: Path, driver: Driver) -> Driver:
+    """The same four GPUs; the first and the third are partitioned into three MIG devices each."""
+    return Driver(workspace / "mig", ("1g.10gb", "2g.20gb", "1g.10gb"), (0, 2))
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +92,12 @@ def each_handler(request: pytest.FixtureRequest, place: Path, driver: Driver) ->
     return Handler(engine, driver.launcher, mounts)
 
 
+@pytest.fixture(params=["hook", "handler"])
+def each_door(request: pytest.FixtureRequest, runc: Engine, driver: Driver) -> Engine:
+    """runc with the hook, and nvhook-runtime in front of it: one safety for both."""
+    return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
+
+
 @pytest.fixture
 def handler(runc: Engine, driver: Driver) -> Handler:
     """nvhook-runtime in front of runc, for what does not depend on the runtime."""
@@ -172,10 +126,10 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
     """Make bundles; their roots are removed afterwards."""
     made: list[Bundle] = []
 
-    def make(engine: Engine, image: Path | None = None) -> Bundle:
+    def make(engine: Engine, image: Path | None = None, host: Driver = driver) -> Bundle:
         directory = place / f"bundle{next(COUNTER)}"
         directory.mkdir(0o711)
-        bundle = Bundle(directory, engine.view, driver, compiled / "probe")
+        bundle = Bundle(directory, engine.view, host, compiled / "probe")
         made.append(bundle)
         if image is None:
             bundle.use_busybox()
@@ -186,6 +140,29 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
     yield make
     for bundle in made:
         bundle.remove()
+
+
+@pytest.fixture
+def live(each_engine: Engine, bundles: Make) -> Iterator[Callable[..., Live]]:
+    """Start containers that go on and have no hook; they are ended afterwards."""
+    started: list[Live] = []
+
+    def start(
+        readonly: bool = False, user: str = "", change: Callable[[Bundle], None] | None = None
+    ) -> Live:
+        bundle = bundles(each_engine)
+        del bundle.config["hooks"]
+        bundle.config["root"]["readonly"] = readonly
+        if change is not None:
+            change(bundle)
+        if user:
+            bundle.use_user_namespace(user == "own-image")
+        started.append(Live(each_engine, bundle))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.delete()
 
 
 @pytest.fixture(autouse=True)

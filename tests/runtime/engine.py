@@ -44,6 +44,24 @@ class Engine:
         )
         return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
 
+    def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Call the runtime."""
+        return self.view.run(*self.prefix(bundle), *arguments, check=False)
+
+    def prefix(self, bundle: Bundle) -> list[str | Path]:
+        """Return the command that the runtime's arguments follow."""
+        return self.command
+
+    def start_detached(self, bundle: Bundle) -> None:
+        """Start a container that goes on: with files, since it would keep our pipes open."""
+        bundle.write()
+        words = [*self.prefix(bundle), "run", "-d", "-b", bundle.directory, bundle.name]
+        files = 'exec "$@" <"$0" >>"$0" 2>&1'
+        output = bundle.directory / "output"
+        output.touch()
+        done = self.view.run("sh", "-c", files, output, *words, check=False)
+        assert done.returncode == 0, output.read_text()
+
     def start(self, bundle: Bundle) -> Result:
         """Run a container that must start: the probe's or script's answers are in the result."""
         result = self.run(bundle)
@@ -101,23 +119,10 @@ class Handler(Engine):
         done = self.call(bundle, "run", "--bundle", bundle.directory, bundle.name)
         return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
 
-    def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Call the runtime with the bundle's settings."""
+    def prefix(self, bundle: Bundle) -> list[str | Path]:
+        """Return the command that the runtime's arguments follow, with the bundle's settings."""
         env, *command = self.command
-        settings = f"NVHOOK_CONFIG={bundle.settings}"
-        return self.view.run(env, settings, *command, *arguments, check=False)
-
-    def start_detached(self, bundle: Bundle) -> None:
-        """Start a container that goes on: with files, since it would keep our pipes open."""
-        bundle.write()
-        env, *command = self.command
-        settings = f"NVHOOK_CONFIG={bundle.settings}"
-        words = [env, settings, *command, "run", "-d", "-b", bundle.directory, bundle.name]
-        files = 'exec "$@" <"$0" >>"$0" 2>&1'
-        output = bundle.directory / "output"
-        output.touch()
-        done = self.view.run("sh", "-c", files, output, *words, check=False)
-        assert done.returncode == 0, output.read_text()
+        return [env, f"NVHOOK_CONFIG={bundle.settings}", *command]
 
 
 def require_root() -> bool:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,19 +34,26 @@ def debian_root() -> Path:
 
 
 def newest_crun() -> Path:
-    """Return the distribution's newest crun, with its own loader and libraries.
+    """Return the distribution's newest crun.
 
     crun 1.8.1 (Debian 12) can't run in a pure cgroup v2 view without CAP_SYS_RESOURCE.
     """
-    with cache("crun-newest") as directory:
-        program = directory / "crun"
-        if not program.exists():
-            work = directory.with_name("crun-newest.partial")
+    return newest_programs(["crun"], "crun") / "crun"
+
+
+def newest_programs(programs: Sequence[str], *packages: str) -> Path:
+    """Return a directory with programs of the distribution's newest release.
+
+    They have their own loader and libraries. The rest of the packages and of what they depend on
+    lies in ``tree`` there.
+    """
+    with cache(f"newest-{'+'.join(packages)}") as directory:
+        if not directory.exists():
+            work = directory.with_name(f"{directory.name}.partial")
             _remove(work)
-            _fill_crun(work, directory)
-            _remove(directory)
+            _fill(work, directory, programs, packages)
             work.rename(directory)
-    return program
+    return directory
 
 
 def unpacked(package: str, newest: bool = False) -> Path:
@@ -72,31 +79,30 @@ def unpacked(package: str, newest: bool = False) -> Path:
         return directory
 
 
-def _fill_crun(work: Path, final: Path) -> None:
+def _fill(work: Path, final: Path, programs: Sequence[str], packages: Sequence[str]) -> None:
     release = os_release()
     apt = isolated_apt(work / "apt", NEWEST[release["ID"]], COMPONENT[release["ID"]])
     _run("apt-get", *apt, "update")
-    _run("apt-get", *apt, "--yes", "--download-only", "--no-install-recommends", "install", "crun")
+    fetch = ["--yes", "--download-only", "--no-install-recommends", "install"]
+    _run("apt-get", *apt, *fetch, *packages)
     tree = work / "tree"
-    for package in sorted((work / "apt/cache/archives").glob("*.deb")):
-        _run("dpkg-deb", "--extract", package, tree)
+    for file in sorted((work / "apt/cache/archives").glob("*.deb")):
+        _run("dpkg-deb", "--extract", file, tree)
     tools = work / "tools"
     tools.mkdir()
     subprocess.run(["apt-get", "download", "patchelf"], cwd=tools, check=True, capture_output=True)
-    for package in tools.glob("*.deb"):
-        _run("dpkg-deb", "--extract", package, tools)
+    for file in tools.glob("*.deb"):
+        _run("dpkg-deb", "--extract", file, tools)
     loader = next(tree.glob("usr/lib/*/ld-linux-*.so.*"))
     libraries = final / loader.parent.relative_to(work)
-    shutil.copy(tree / "usr/bin/crun", work / "crun")
-    # crun runs itself again through /proc/self/exe, so it can't be started as "ld.so crun".
-    patch = [
-        "--set-interpreter",
-        libraries / loader.name,
-        "--force-rpath",
-        "--set-rpath",
-        libraries,
-    ]
-    _run(tools / "usr/bin/patchelf", *patch, work / "crun")
+    # Programs that run themselves again through /proc/self/exe can't be started as "ld.so PROGRAM".
+    options = ["--set-interpreter", libraries / loader.name, "--force-rpath"]
+    for name in programs:
+        source = next(
+            path for path in (tree / "usr/bin" / name, tree / "usr/sbin" / name) if path.exists()
+        )
+        shutil.copy(source, work / name)
+        _run(tools / "usr/bin/patchelf", *options, "--set-rpath", libraries, work / name)
     _remove(work / "apt")
 
 

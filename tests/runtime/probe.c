@@ -5,6 +5,7 @@
  *   chmod PATH MODE       change the mode (octal)
  *   type PATH             what is there, links not followed
  *   write PATH            open an existing file for writing
+ *   hold PATH             take a handle of it (O_PATH) and keep that
  *   wait PATH             until that path exists (all waiting together: 30 s)
  */
 #define _GNU_SOURCE
@@ -59,6 +60,8 @@ int main(int argc, char **argv)
 			answer = verdict(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 		else if (!strcmp(command, "write"))
 			answer = verdict(open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+		else if (!strcmp(command, "hold"))
+			answer = verdict(open(path, O_PATH));
 		else if (!strcmp(command, "type"))
 			answer = type_of(path);
 		else if (!strcmp(command, "wait"))

@@ -3,6 +3,7 @@
 import os
 import stat
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvhook.core.inventory import Gpu
@@ -17,10 +18,19 @@ NAMES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 class Driver:
     """Where it is, and what tests need to know of it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, mig: Sequence[str] = (), mig_gpus: Sequence[int] = ()
+    ) -> None:
         self.directory = directory
+        settings = {"mig": mig, "mig_gpus": mig_gpus} if mig else {}
         self.config = Path(
-            driver.create(str(directory), minors=MINORS, report=self._refuse, features=FEATURES)
+            driver.create(
+                str(directory),
+                minors=MINORS,
+                report=self._refuse,
+                features=FEATURES,
+                **settings,
+            )
         )
         self.launcher = Path(sysconfig.get_path("scripts")) / "nvhook"
         assert self.launcher.exists(), "install the package: these tests run the real launcher"
@@ -46,7 +56,10 @@ class Driver:
     def numbers(self) -> dict[str, tuple[int, int]]:
         """Return the device numbers of every node."""
         found = {}
-        for name in (*NAMES, *(f"nvidia{minor}" for minor in sorted(MINORS))):
+        capabilities = sorted((self.directory / "dev/nvidia-caps").iterdir())
+        names = [*NAMES, *(f"nvidia{minor}" for minor in sorted(MINORS))]
+        names += [f"nvidia-caps/{path.name}" for path in capabilities]
+        for name in names:
             status = (self.directory / "dev" / name).stat()
             assert stat.S_ISCHR(status.st_mode)
             found[name] = (os.major(status.st_rdev), os.minor(status.st_rdev))

@@ -51,7 +51,7 @@ def test_a_container_gets_what_ctr_asks_for(each_engine, bundles, cli, devices, 
         (["configure", "--device=9", "--compute", "--pid={pid}", "/x"], "is in the host's mount"),
         (["configure", "--pid=", "/x"], "--pid must name the container's process"),
         (["configure", "--pid=2", "x"], "one absolute ROOTFS is needed"),
-        (["configure", "--mig-config", "all", "--pid=2", "/x"], "--mig-config is not supported"),
+        (["configure", "--mig-config", "0:0", "--pid=2", "/x"], "--mig-config can only be all"),
         (["list", "--device=9"], "unknown device id 9"),
         (["list", "--nonsense"], "unknown option --nonsense"),
     ],
@@ -87,3 +87,12 @@ def test_list_and_info(cli, driver):
     version = call(cli, driver.config, "--version")
     assert version.stdout.startswith(f"{NAME}: nvhook ")
     assert call(cli, driver.config, "nonsense").returncode == 2
+
+
+def test_list_of_a_mig_device(cli, mig_driver):
+    listed = call(cli, mig_driver.config, "list", "--device=0:1", "--binaries").stdout.splitlines()
+    minor = mig_driver.gpus[0].minor
+    nodes = [line for line in listed if line.startswith("/dev/") and line[-1].isdigit()]
+    first = 3 + 135 * minor + 9 * 3  # GPU instance 3
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (first, first + 1)]
+    assert nodes == [f"/dev/nvidia{minor}", *caps]

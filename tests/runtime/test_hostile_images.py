@@ -114,24 +114,24 @@ def test_a_link_that_leads_somewhere_inside_stays_inside(each_runtime, bundles, 
     assert _untouched(outside)
 
 
-def test_a_musl_path_file_that_leads_out(runc, bundles, outside):
-    bundle = bundles(runc)
+def test_a_musl_path_file_that_leads_out(each_door, bundles, outside):
+    bundle = bundles(each_door)
     machine = os.uname().machine
     bundle.put(f"/lib/ld-musl-{machine}.so.1", b"\x7fELF")
     bundle.link(f"/etc/ld-musl-{machine}.path", f"{outside}/file")
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
 
-    assert "symbolic link" in runc.fail(bundle)
+    assert "symbolic link" in each_door.fail(bundle)
     assert _untouched(outside)
 
 
-def test_a_root_that_is_the_hosts_own(runc, bundles):
+def test_a_root_that_is_the_hosts_own(each_door, bundles):
     """root.path that leads to / is never changed, whoever runs the hook."""
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     bundle.write()
     look = "mnt=$(readlink /proc/self/ns/mnt); exec unshare --mount sleep 60"
-    sleeper = runc.view.run("sh", "-c", f"{look} >/dev/null 2>&1 </dev/null & echo $!")
+    sleeper = each_door.view.run("sh", "-c", f"{look} >/dev/null 2>&1 </dev/null & echo $!")
     pid = int(sleeper.stdout)
     try:
         bundle.config["root"]["path"] = "/"

@@ -13,6 +13,7 @@ import pytest
 import nvhook
 from nvhook import hot_archive
 from tests.runtime.bundle import Bundle
+from tests.runtime.simulated import Driver
 
 # Beside the bare interpreter and nvhook's modules. A module here costs every GPU container.
 FOREIGN = {"_cffi_backend", "_json", "_stat", "_struct", "errno", "posix", "time"}
@@ -42,13 +43,13 @@ def recording(result: Path, door: str) -> list[str]:
 
 
 @pytest.fixture
-def loaded(bundles, place: Path):
+def loaded(bundles, driver, place: Path):
     """Start a container on an engine with a recording hook; return the modules it loaded."""
 
-    def start(engine) -> set[str]:
+    def start(engine, asked: str = "1", host: Driver = driver) -> set[str]:
         for _ in range(2):  # the first fills the caches; the second is what a host pays for
-            bundle: Bundle = bundles(engine)
-            bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+            bundle: Bundle = bundles(engine, host=host)
+            bundle.ask(f"NVIDIA_VISIBLE_DEVICES={asked}")
             bundle.args("/probe", "open", "/dev/nvidia3")
             hook = bundle.hook()
             record = recording(place / "modules.json", "hook")
@@ -66,6 +67,20 @@ def test_the_hook_loads_its_budget_and_nothing_else(each_engine, loaded) -> None
     v2 = hot_archive.V2_MODULES if each_engine.view.name == "v2" else ()
     assert found - NATIVE - FOREIGN == {*hot_archive.HOOK, *v2}
     assert found >= NATIVE
+
+
+def test_all_of_a_host_without_mig_loads_no_more(runc, loaded) -> None:
+    assert loaded(runc, "all") - NATIVE - FOREIGN == {*hot_archive.HOOK}
+
+
+def test_a_whole_gpu_of_a_host_with_mig_loads_no_more(runc, loaded, mig_driver) -> None:
+    assert loaded(runc, "1", mig_driver) - NATIVE - FOREIGN == {*hot_archive.HOOK}
+
+
+def test_a_mig_device_loads_what_it_needs(runc, loaded, mig_driver) -> None:
+    """NVML, json and subprocess are not among it: the caches have the answer."""
+    found = loaded(runc, "0:1", mig_driver) - NATIVE - FOREIGN
+    assert found == {*hot_archive.HOOK, "nvhook.core.mig", "nvhook.formats.mig", "nvhook.host.mig"}
 
 
 def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> None:

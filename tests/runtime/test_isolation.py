@@ -103,23 +103,23 @@ def test_a_hook_entry_that_passes_the_attack_on(each_runtime, bundles, driver, t
     _check_injected(each_runtime, bundle, driver)
 
 
-def test_a_hook_entry_without_environment(runc, bundles, driver, trap):
+def test_a_hook_entry_without_environment(each_door, bundles, driver, trap):
     """Then the hook gets the engine's, where an administrator may have PYTHONPATH."""
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     trap(bundle.directory)
     hook = bundle.hook()
     del hook["env"]
     bundle.config["hooks"]["prestart"] = [hook]
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     names = [entry for entry in _attack(str(bundle.directory)) if entry.startswith("PYTHON")]
-    runc.command = ["env", *names, *runc.command]
+    each_door.command = ["env", *names, *each_door.command]
 
-    _check_injected(runc, bundle, driver)
+    _check_injected(each_door, bundle, driver)
 
 
-def test_the_damaged_cache_of_an_attacker(runc, bundles, driver, trap):
+def test_the_damaged_cache_of_an_attacker(each_door, bundles, driver, trap):
     """The way that runs a program, ldconfig, in the container's root."""
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     trap(bundle.root)
     bundle.put("/etc/ld.so.cache", b"damaged")
     bundle.put("/etc/ld.so.preload", b"/evil.so\n")
@@ -127,12 +127,12 @@ def test_the_damaged_cache_of_an_attacker(runc, bundles, driver, trap):
     bundle.put("/sbin/ldconfig", b"#!/bin/sh\ntouch /run-by-the-hook\n", 0o755)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1", *_attack(""))
 
-    _check_injected(runc, bundle, driver)
+    _check_injected(each_door, bundle, driver)
 
     assert not (bundle.root / "run-by-the-hook").exists()
 
 
-def test_the_traps_work(bundles, runc, evil_library, place):
+def test_the_traps_work(bundles, each_door, evil_library, place):
     """A careless program does fall into them."""
     marker = evil_library.parent / "marker"
     try:

@@ -69,7 +69,7 @@ def test_equals_what_ldconfig_writes(runc, bundles, driver, debian, large, capab
     for name in set(bundle.tree()) - present:
         source = driver.directory / "root" / name
         if ".so" in name and source.is_file() and not (root / name).is_symlink():
-            (root / name).unlink()  # the mount points are links of one empty file
+            (root / name).unlink()  # the mount points are links to one file
             shutil.copy(source, root / name)
     # Debian's own configuration does not name the directory of 32-bit libraries.
     directories = ["/usr/lib/i386-linux-gnu"] if capabilities == "all" else []

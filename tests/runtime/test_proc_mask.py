@@ -1,9 +1,4 @@
-"""/proc/driver/nvidia as the container sees it, on a machine whose /proc has none.
-
-A hook before ours binds the simulated /proc/driver there, which is where a driver's would be.
-"""
-
-import shutil
+"""/proc/driver/nvidia as the container sees it, on a machine whose /proc has none."""
 
 import pytest
 
@@ -18,21 +13,13 @@ echo changed 2>&1 >params
 """
 
 
-def _with_proc_driver(bundle, driver) -> None:
-    source = bundle.directory / "proc-driver"
-    shutil.copytree(driver.directory / "proc/driver", source)
-    target = bundle.root / "proc/driver"
-    mount = f"exec nsenter --mount=/proc/$pid/ns/mnt mount --bind {source} {target}"
-    bundle.config["hooks"]["prestart"].insert(0, bundle.shell_hook(mount))
-
-
 @pytest.fixture
-def masked(each_engine, bundles, driver):
+def masked(each_engine, bundles):
     """Run a shell script in a container that has such a directory, and asks for something."""
 
     def run(script: str, *variables: str) -> str:
         bundle = bundles(each_engine)
-        _with_proc_driver(bundle, driver)
+        bundle.show_proc_driver()
         bundle.ask(*variables)
         bundle.args("/bin/sh", "-c", script)
         return each_engine.start(bundle).stdout
@@ -71,9 +58,9 @@ def test_none(masked):
     ).split() == ["params", "registry", "version"]
 
 
-def test_a_second_hook_leaves_the_mask_alone(runc, bundles, driver):
+def test_a_second_hook_leaves_the_mask_alone(runc, bundles):
     bundle = bundles(runc)
-    _with_proc_driver(bundle, driver)
+    bundle.show_proc_driver()
     bundle.config["hooks"]["prestart"].append(bundle.hook())
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     bundle.args(
@@ -89,10 +76,10 @@ def test_a_second_hook_leaves_the_mask_alone(runc, bundles, driver):
     assert len(list((source / "gpus").iterdir())) == 4
 
 
-def test_a_failure_takes_the_mask_away(runc, bundles, driver):
+def test_a_failure_takes_the_mask_away(runc, bundles):
     """What comes after it can't be made: the engine may still look at the container."""
     bundle = bundles(runc)
-    _with_proc_driver(bundle, driver)
+    bundle.show_proc_driver()
     ours = bundle.config["hooks"]["prestart"].pop()
     before, after = bundle.directory / "before", bundle.directory / "after"
     look = "cat /proc/$pid/mountinfo >{}"

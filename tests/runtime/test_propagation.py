@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.runtime.engine import Handler
 from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
 
 VARIANTS = ["private", "slave", "shared", "unbindable", "rprivate", "rslave", "rshared"]
@@ -22,14 +23,23 @@ def test_root_propagation(each_runtime, bundles, propagation):
 @pytest.mark.parametrize("destination", ["/usr/lib64", "/usr/bin"])
 def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, driver, destination):
     """Mounts below a volume with shared propagation would stay on the host for ever."""
-    bundle = bundles(each_runtime)
+    _refuse_shared_volume(each_runtime, bundles, driver, destination)
+
+
+@pytest.mark.parametrize("mounts", ["hook", "spec"])
+def test_nvhook_runtime_refuses_it_too(runc, bundles, driver, mounts):
+    _refuse_shared_volume(Handler(runc, driver.launcher, mounts), bundles, driver, "/usr/lib64")
+
+
+def _refuse_shared_volume(engine, bundles, driver, destination):
+    bundle = bundles(engine)
     volume = bundle.directory / "volume"
     volume.mkdir()
     for path in driver.directory.glob("root/usr/*/**/*.so.*"):
         (volume / path.name).touch()
     (volume / "nvidia-smi").touch()
     names = {path.name for path in volume.iterdir()}
-    each_runtime.view.run("mount", "--bind", volume, volume)
+    engine.view.run("mount", "--bind", volume, volume)
     try:
         bundle.config["linux"]["rootfsPropagation"] = "rshared"
         options = ["rbind", "rshared"]
@@ -38,15 +48,15 @@ def test_a_shared_volume_at_a_target_is_refused(each_runtime, bundles, driver, d
         )
         (bundle.root / destination[1:]).mkdir(parents=True)
         bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
-        before = each_runtime.view.mounts()
+        before = engine.view.mounts()
 
-        error = each_runtime.fail(bundle)
+        error = engine.fail(bundle)
 
-        assert each_runtime.view.mounts() == before
+        assert engine.view.mounts() == before
         assert "shared propagation" in error
         assert {path.name for path in volume.iterdir()} == names
     finally:
-        each_runtime.view.run("umount", "--recursive", volume)
+        engine.view.run("umount", "--recursive", volume)
 
 
 def test_a_container_that_mounts_over_the_driver_does_not_reach_the_host(each_engine, bundles):

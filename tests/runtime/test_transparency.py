@@ -261,7 +261,7 @@ LIFE = [
     (["resume", "{name}"], 0),
     (["update", "--pids-limit", "50", "{name}"], 0),
     (["events", "--stats", "{name}"], 0),
-    (["checkpoint", "{name}"], 1),
+    (["checkpoint", "--image-path", "{bundle}/image", "--work-path", "{bundle}", "{name}"], 1),
     (["kill", "{name}", "NOSUCH"], 1),
     (["kill", "{name}", "KILL"], 0),
     (["delete", "--force", "{name}"], 0),

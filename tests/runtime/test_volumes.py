@@ -47,14 +47,14 @@ def test_nothing_is_made_on_a_volume(each_runtime, bundles, volume):
 
 @pytest.mark.parametrize("options", [(), ("ro",)], ids=["rw", "ro"])
 @pytest.mark.parametrize("destination", ["/usr/bin", "/run", "/tmp"])
-def test_what_is_not_required_is_left_out(runc, bundles, volume, destination, options):
+def test_what_is_not_required_is_left_out(each_door, bundles, volume, destination, options):
     """A volume at /tmp is what half of all pods have, and the host may run MPS."""
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     bind(bundle, volume, destination, *options)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     ask_everything(bundle)
 
-    result = runc.start(bundle)
+    result = each_door.start(bundle)
 
     assert_reaches(bundle, result, (1,), COMPUTE)
     assert "left out: " in result.log
@@ -85,9 +85,9 @@ def test_files_that_are_there_are_covered(each_runtime, bundles, driver, volume)
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["root", "userns"])
-def test_links_of_the_image_into_a_volume_write_nothing_there(runc, bundles, volume, mapped):
+def test_links_of_the_image_into_a_volume_write_nothing_there(each_door, bundles, volume, mapped):
     """The image sends /etc and /usr to a directory that the container itself may not change."""
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     (volume / "ld.so.cache").write_bytes(b"the host's")
     (bundle.root / "etc").rmdir()
     bundle.link("etc", "/volume")
@@ -99,34 +99,34 @@ def test_links_of_the_image_into_a_volume_write_nothing_there(runc, bundles, vol
     if mapped:
         bundle.use_user_namespace(owned=False)
 
-    result = runc.run(bundle)
+    result = each_door.run(bundle)
 
     assert result.returncode != 0
     assert "is on a volume of the host" in result.error
     assert contents(volume) == {"ld.so.cache": b"the host's"}
 
 
-def test_the_hosts_own_etc_is_not_changed(runc, bundles, volume):
+def test_the_hosts_own_etc_is_not_changed(each_door, bundles, volume):
     (volume / "ld.so.cache").write_bytes(b"")
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     bind(bundle, volume, "/etc")
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
 
-    result = runc.run(bundle)
+    result = each_door.run(bundle)
 
     assert result.returncode != 0
     assert "/etc/ld.so.cache is on a volume of the host" in result.error
     assert contents(volume) == {"ld.so.cache": b""}
 
 
-def test_a_cache_that_is_a_mount_of_its_own_says_so(runc, bundles, volume):
+def test_a_cache_that_is_a_mount_of_its_own_says_so(each_door, bundles, volume):
     (volume / "cache").write_bytes(b"")
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     bundle.put("/etc/ld.so.cache")
     bind(bundle, volume / "cache", "/etc/ld.so.cache")
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
 
-    result = runc.run(bundle)
+    result = each_door.run(bundle)
 
     assert result.returncode != 0
     assert "it is a mount of its own" in result.error
@@ -147,10 +147,10 @@ def test_a_tmpfs_of_the_container_is_its_own(each_runtime, bundles):
 
 
 @pytest.mark.parametrize("place_of", ["/etc", "/var/cache"])
-def test_ldconfig_writes_nothing_on_a_volume(runc, bundles, volume, place_of):
+def test_ldconfig_writes_nothing_on_a_volume(each_door, bundles, volume, place_of):
     """A cache nvhook can't read makes ldconfig run, which knows nothing of volumes."""
     (volume / "ldconfig").mkdir()
-    bundle = bundles(runc)
+    bundle = bundles(each_door)
     if place_of == "/etc":
         (volume / "ld.so.cache").write_bytes(b"damaged, and the host's")
     else:
@@ -159,7 +159,7 @@ def test_ldconfig_writes_nothing_on_a_volume(runc, bundles, volume, place_of):
     before = contents(volume)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
 
-    result = runc.run(bundle)
+    result = each_door.run(bundle)
 
     assert contents(volume) == before
     if place_of == "/etc":

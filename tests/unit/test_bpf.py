@@ -107,13 +107,35 @@ def test_canonical_joins_rules_of_one_device():
         ("c", -1, 0, "rw"),
         ("c", 4096, 0, "rw"),
         ("c", 195, 1 << 20, "rw"),
-        ("c", 195, 0, ""),
         ("c", 195, 0, "rx"),
     ],
 )
 def test_a_rule_no_device_matches_is_refused(rule):
     with pytest.raises(UnsupportedError, match="not a device rule"):
         bpf.prologue([rule])
+
+
+def test_a_denial_goes_before_what_the_program_allows():
+    rules = (("c", 195, 0, "rw"), ("c", 195, 1, ""), ("c", 195, 2, "rw"))
+    original = struct.pack("<BBhi", bpf.MOV, 0, 0, 1) + struct.pack("<BBhi", bpf.EXIT, 0, 0, 0)
+
+    patched = bpf.prologue(rules) + original
+
+    assert bpf.split(patched) == (rules, original)
+    for minor, access, answer in (
+        (0, "rw", True),
+        (1, "rw", False),
+        (1, "m", False),
+        (3, "r", True),
+    ):
+        assert bpf.emulate(patched, "c", access, 195, minor) is answer
+
+
+def test_an_empty_access_is_no_rule_to_allow():
+    with pytest.raises(UnsupportedError, match="not a device rule"):
+        device_rules.canonical([("c", 195, 0, "")])
+    both = [("c", 195, 0, ""), ("c", 195, 0, "r")]
+    assert device_rules.canonical(both, denials=True) == (("c", 195, 0, "r"),)
 
 
 def test_too_many_rules_are_refused():

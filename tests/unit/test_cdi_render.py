@@ -3,7 +3,7 @@
 import pytest
 
 from nvhook.core import edits
-from nvhook.core.cdi_render import VOID, build_spec, gpu_names, hook_entry, render
+from nvhook.core.cdi_render import VOID, build_spec, device_names, hook_entry, render
 from nvhook.core.edits import (
     FILE_OPTIONS,
     PROC_OPTIONS,
@@ -17,7 +17,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import Gpu, HostNode
+from nvhook.core.inventory import Gpu, HostNode, MigDevice
 from nvhook.errors import HostError, UnsupportedError
 from nvhook.formats import cdi
 from nvhook.formats.cdi import ContainerEdits, DeviceNode, Mount
@@ -186,9 +186,33 @@ UNKNOWN = "GPU-????????-????-????-????-????????????"
     ],
 )
 def test_names_of_a_gpu(strategies: tuple[str, ...], uuid: str, expected: tuple[str, ...]) -> None:
-    assert gpu_names(Gpu(3, uuid, 0, "0000:0a:00.0", "T4"), strategies) == expected
+    assert device_names(Gpu(3, uuid, 0, "0000:0a:00.0", "T4"), strategies) == expected
 
 
 def test_a_gpu_without_a_name_is_refused() -> None:
     with pytest.raises(HostError, match="does not know the UUID of GPU 3 yet"):
-        gpu_names(Gpu(3, UNKNOWN, 0, "0000:0a:00.0", "T4"), ("uuid",))
+        device_names(Gpu(3, UNKNOWN, 0, "0000:0a:00.0", "T4"), ("uuid",))
+
+
+def mig_device(index: int, uuid: str) -> MigDevice:
+    return MigDevice(Gpu(3, UUID, 0, "0000:0a:00.0", "A"), index, uuid, "1g.5gb", 7, 0, 66, 67)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "uuid", "expected"),
+    [
+        (("index", "uuid"), "MIG-a", ("3:1", "MIG-a")),
+        (("type-index",), "MIG-a", ("mig3:1",)),
+        # The names of drivers before 470 have slashes, which CDI's have not.
+        (("index", "uuid"), f"MIG-{UUID}/7/0", ("3:1",)),
+    ],
+)
+def test_names_of_a_mig_device(
+    strategies: tuple[str, ...], uuid: str, expected: tuple[str, ...]
+) -> None:
+    assert device_names(mig_device(1, uuid), strategies) == expected
+
+
+def test_a_mig_device_that_nvml_does_not_name_is_refused() -> None:
+    with pytest.raises(HostError, match=r"does not know the UUID of MIG 3:\? yet"):
+        device_names(mig_device(-1, ""), ("index", "uuid", "type-index"))

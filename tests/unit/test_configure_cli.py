@@ -247,6 +247,9 @@ def test_runtime_is_looked_for_beside_the_launcher_or_among_the_scripts(
 
     options = ["docker", "--file", str(tmp_path / "x"), "--dry-run"]
     assert str(program) in invoke(*options).stdout
+    # What scripts/install-hook.sh makes: the launcher is not where its names are.
+    monkeypatch.setenv("NVHOOK_LAUNCHER", f"{tmp_path}/lib/nvhook/bin/nvhook")
+    assert str(program) in invoke(*options).stdout
     monkeypatch.delenv("NVHOOK_LAUNCHER")
     assert f"{sysconfig.get_path('scripts')}/nvhook-runtime" in invoke(*options).stdout
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nvhook.config import Config
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
-from nvhook.errors import NvhookError, RequestError, UnsupportedError
+from nvhook.errors import NvhookError, RequestError
 from nvhook.formats.oci import ContainerConfig, parse_config
 
 DATA = Path(__file__).parent.parent / "data"
@@ -309,21 +309,6 @@ def test_void_or_empty_swarm_resource_is_no_gpu_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, ["NVIDIA_MIG_CONFIG_DEVICES is not supported yet"]),
-        ({"NVIDIA_MIG_MONITOR_DEVICES": "0"}, ["NVIDIA_MIG_MONITOR_DEVICES"]),
-    ],
-)
-def test_later_work_is_refused_and_not_ignored(env: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        ask({VISIBLE: "0", **env})
-    assert all(word in str(caught.value) for word in words)
-    assert ask({VISIBLE: "void", **env}) is None
-    assert ask(env) is None
-
-
-@pytest.mark.parametrize(
     "env",
     [
         *[
@@ -372,6 +357,37 @@ def test_requirements_are_collected(
     off = ask({VISIBLE: "0", **env}, disable_require=True)
     assert off is not None
     assert off.requirements == ()
+
+
+@pytest.mark.parametrize(
+    ("variables", "manages"),
+    [
+        ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, ("config",)),
+        ({"NVIDIA_MIG_MONITOR_DEVICES": " all ,all"}, ("monitor",)),
+        (
+            {"NVIDIA_MIG_MONITOR_DEVICES": "all", "NVIDIA_MIG_CONFIG_DEVICES": "all"},
+            ("config", "monitor"),
+        ),
+        ({"NVIDIA_MIG_CONFIG_DEVICES": ""}, ()),
+    ],
+)
+def test_managing_mig_is_for_privileged_containers(
+    variables: dict[str, str], manages: tuple[str, ...]
+) -> None:
+    env = {VISIBLE: "0:1", **variables}
+    asked = from_container(container(env, privileged=True), Config())
+    assert asked == Request(("0:1",), DEFAULT, VISIBLE, manages_mig=manages)
+    assert from_container(container({**env, VISIBLE: "void"}), Config()) is None
+    if manages:
+        with pytest.raises(RequestError, match="for privileged containers only"):
+            from_container(container(env), Config())
+
+
+@pytest.mark.parametrize("value", ["0", "all,0:1", "none", "void"])
+def test_managing_mig_is_for_all_of_it(value: str) -> None:
+    env = {VISIBLE: "0", "NVIDIA_MIG_CONFIG_DEVICES": value}
+    with pytest.raises(RequestError, match="it can only be all"):
+        from_container(container(env, privileged=True), Config())
 
 
 def test_endless_list_is_refused() -> None:
@@ -434,8 +450,9 @@ SAMPLE_RESULTS: dict[str, list[tuple[dict[str, object], object]]] = {
         )
     ],
     "visible-cdi_name.txt": [({}, (("all",), DEFAULT))],
-    "visible-mig_index.txt": [({}, (UnsupportedError, "NVIDIA_MIG_CONFIG_DEVICES"))],
-    "visible-mig_uuid_new.txt": [({}, (UnsupportedError, "NVIDIA_MIG_MONITOR_DEVICES"))],
+    # Privileged: test_samples_that_manage_mig.
+    "visible-mig_index.txt": [({}, (RequestError, "NVIDIA_MIG_CONFIG_DEVICES is for privileged"))],
+    "visible-mig_uuid_new.txt": [({}, (RequestError, "NVIDIA_MIG_MONITOR_DEVICES is for priv"))],
     "visible-no_gpu_has_10MiB.txt": [({}, (("no-gpu-has-10MiB-to-run",), DEFAULT))],
     "visible-runtime_cdi.txt": [({}, (("all",), DEFAULT))],
     "visible-void-dra.txt": [({}, None)],
@@ -460,6 +477,20 @@ def test_sample_of_a_real_container(name: str) -> None:
             asked = ask(sample(name), **settings)
             assert asked is not None
             assert (asked.devices, asked.driver_capabilities) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "manages"),
+    [
+        ("visible-mig_index.txt", ("0:0", "0:1"), ("config",)),
+        ("visible-mig_uuid_new.txt", ("MIG-e8c4bf14-4d33-3495-5d46-af783b52901a",), ("monitor",)),
+    ],
+)
+def test_samples_that_manage_mig(
+    name: str, devices: tuple[str, ...], manages: tuple[str, ...]
+) -> None:
+    asked = from_container(container(sample(name), privileged=True), Config())
+    assert asked == Request(devices, DEFAULT, VISIBLE, manages_mig=manages)
 
 
 def test_every_expectation_has_a_sample() -> None:

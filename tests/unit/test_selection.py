@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvhook.core.inventory import Gpu, Inventory
-from nvhook.core.selection import select
-from nvhook.errors import HostError, NvhookError, RequestError, UnsupportedError
+from nvhook.core.inventory import Gpu, Inventory, MigDevice
+from nvhook.core.selection import having, may_mean_mig, select
+from nvhook.errors import HostError, NvhookError, RequestError
 
 # Minors are not indices: PCI order and probe order differ on real hosts.
 GPUS = (
@@ -17,9 +17,23 @@ GPUS = (
 )
 
 
-def host(*gpus: Gpu) -> Inventory:
-    majors = {"nvidia": 195}
-    return Inventory("550.54.14", "12.4", "/", "/proc", majors, gpus, (), (), (), {})
+def mig(gpu: int, index: int, uuid: str, gi: int, ci: int, minor: int) -> MigDevice:
+    return MigDevice(GPUS[gpu], index, uuid, "1g.10gb", gi, ci, minor, minor + 1)
+
+
+# NVML's order is not that of the ids.
+MIG = (
+    mig(0, 0, "MIG-e8c4bf14-4d33-3495-5d46-af783b52901a", 7, 0, 70),
+    mig(0, 1, "MIG-aaaaaaaa-4d33-3495-5d46-af783b52901a", 1, 0, 20),
+    mig(2, 0, "MIG-GPU-cccccccc-0000-0000-0000-000000000000/9/1", 9, 1, 90),  # driver 460
+)
+MUTE = tuple([each.replace(index=-1, uuid="", profile="") for each in MIG])
+
+
+def host(*gpus: Gpu, mig_devices: tuple[MigDevice, ...] = ()) -> Inventory:
+    majors = {"nvidia": 195, "nvidia-caps": 235}
+    empty = ((), (), (), {})
+    return Inventory("550.54.14", "12.4", "/", "/proc", majors, gpus, *empty, mig_devices)
 
 
 def indices(*devices: str, gpus: tuple[Gpu, ...] = GPUS) -> list[int]:
@@ -83,17 +97,79 @@ def test_unknown_id_refuses_the_whole_request(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MIG-e8c4bf14-4d33-3495-5d46-af783b52901a", "0:0", "12:34", "mig-x"]
+    ("devices", "expected"),
+    [
+        (("0:0",), [MIG[0]]),
+        (("0:1",), [MIG[1]]),
+        (("2:0",), [MIG[2]]),
+        (("00:01",), [MIG[1]]),
+        (("MIG-e8c4bf14-4d33-3495-5d46-af783b52901a",), [MIG[0]]),
+        (("mig-AAAAAAAA-4d33-3495-5d46-af783b52901a",), [MIG[1]]),
+        (("MIG-GPU-cccccccc-0000-0000-0000-000000000000/9/1",), [MIG[2]]),
+        (("MIG-GPU-AAAAAAAA-0000-0000-0000-000000000000/1/0",), [MIG[1]]),
+        (("2:0", "1", "0:1", "0:1", MIG[1].uuid), [MIG[1], GPUS[1], MIG[2]]),
+        (("0:0", "0"), [GPUS[0], MIG[0]]),
+        (("0",), [GPUS[0]]),  # a GPU with MIG devices may be asked for as a whole
+        (("all",), [GPUS[0], *MIG[:2], GPUS[1], GPUS[2], MIG[2], GPUS[3]]),
+    ],
 )
-def test_mig_is_refused_until_it_works(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"MIG device {name} is not supported yet"):
+def test_mig_devices_in_host_order_after_their_gpu(
+    devices: tuple[str, ...], expected: list[object]
+) -> None:
+    assert [*select(devices, host(*GPUS, mig_devices=MIG))] == expected
+    assert may_mean_mig(devices) is (devices != ("0",))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("0:2", "GPU 0 has MIG devices 0:0, 0:1; nvhook list shows them"),
+        ("1:0", "GPU 1 has no MIG device: make one with nvidia-smi mig, or ask for a whole GPU"),
+        ("9:0", "this host has 0-3; nvhook list shows them"),
+        ("99999999999999:0", "this host has 0-3; nvhook list shows them"),
+        ("MIG-x", "this host has MIG devices 0:0, 0:1, 2:0; nvhook list shows them"),
+        ("MIG-0:0", "this host has MIG devices 0:0, 0:1, 2:0; nvhook list shows them"),
+        (
+            "MIG-GPU-aaaaaaaa-0000-0000-0000-000000000000/1/1",
+            "this host has MIG devices 0:0, 0:1, 2:0; nvhook list shows them",
+        ),
+        ("MIG-" + "x" * 5000, "this host has MIG devices 0:0, 0:1, 2:0; nvhook list shows them"),
+    ],
+)
+def test_an_unknown_mig_device_refuses_the_whole_request(name: str, hint: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        select(("0", name), host(*GPUS, mig_devices=MIG))
+    line = f"nvhook: {caught.value}"
+    assert line.startswith("nvhook: unknown device id " + name[:90])
+    assert line.endswith(f"(hint: {hint})")
+    assert len(line) < 300
+
+
+@pytest.mark.parametrize(
+    "name", ["0:0", "MIG-x", "MIG-GPU-aaaaaaaa-0000-0000-0000-000000000000/1/0"]
+)
+def test_a_mig_device_of_a_host_without_any(name: str) -> None:
+    with pytest.raises(RequestError, match=f"unknown device id {name} .*has no MIG device"):
         indices(name)
 
 
-def test_ctk203_old_mig_name_is_named_in_the_error() -> None:
-    name = "MIG-GPU-aaaaaaaa-0000-0000-0000-000000000000/1/0"
-    with pytest.raises(UnsupportedError, match=name):
-        indices(name)
+def test_where_nvml_does_not_answer_only_ids_and_all_name_a_mig_device() -> None:
+    mute = host(*GPUS, mig_devices=MUTE)
+    for name in ("0:0", MIG[0].uuid):
+        with pytest.raises(HostError, match="NVML does not tell which MIG device is"):
+            select((name,), mute)
+    # ctk203: the old form, though newer drivers call them differently.
+    old = "MIG-GPU-aaaaaaaa-0000-0000-0000-000000000000/1/0"
+    assert select((old,), mute) == (MUTE[1],)
+    assert select(("all",), mute) == (GPUS[0], *MUTE[:2], GPUS[1], GPUS[2], MUTE[2], GPUS[3])
+
+
+def test_a_container_has_the_devices_whose_nodes_are_all_there() -> None:
+    inventory = host(*GPUS, mig_devices=MIG)
+    gpu = (195, GPUS[0].minor)
+    assert having(frozenset({gpu, (235, 20), (235, 21)}), inventory) == (GPUS[0], MIG[1])
+    assert having(frozenset({gpu, (235, 20), (235, 71)}), inventory) == (GPUS[0],)
+    assert having(frozenset({(235, 20), (235, 21), (1, 3)}), inventory) == ()
 
 
 def test_enroot207_host_indices_are_refused_as_a_whole() -> None:

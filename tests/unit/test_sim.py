@@ -253,7 +253,7 @@ def test_64_gpus_fit(tmp_path: Path) -> None:
     assert len(buses) == 64
     assert buses[-1] == "0000:c1:00.0"
     # The programs read at most this much of the table.
-    assert len(state_text(build_machine(64, "x" * 64, "550.54.14")).encode()) < 60000
+    assert len(state_text(build_machine(64, "x" * 64, "550.54.14")).encode()) < 120000
 
 
 # --- settings
@@ -276,6 +276,16 @@ def test_64_gpus_fit(tmp_path: Path) -> None:
         ({"minors": (0, 1)}, "can't have the minors 0,1"),
         ({"minors": (0, 1, 2, 2)}, "can't have the minors 0,1,2,2"),
         ({"minors": (0, 1, 2, 254)}, "out of range"),
+        ({"mig": ("1g",)}, "there is no MIG profile '1g'"),
+        ({"mig": ("5g.40gb",)}, "there is no MIG profile '5g.40gb'"),
+        ({"mig": ("2c.1g.10gb",)}, "there is no MIG profile '2c.1g.10gb'"),
+        ({"mig": ("4g.40gb", "4g.40gb")}, "has no room for 4g.40gb,4g.40gb"),
+        ({"mig": ("3g.40gb",) * 3}, "has no room"),
+        ({"mig": ("1g.10gb",) * 8}, "has no room"),
+        ({"mig": ("1g.10gb",), "mig_gpus": (4,)}, "there is no gpu 4 to partition"),
+        ({"mig_gpus": (0,)}, "no profiles"),
+        ({"mig": ("1g.10gb",), "model": "NVIDIA L4"}, "a NVIDIA L4 can't be partitioned"),
+        ({"mig": ("1g.10gb",), "driver_version": "440.33"}, "driver 440 knows no MIG"),
     ],
 )
 def test_wrong_settings_are_refused(
@@ -300,7 +310,7 @@ def test_the_command_prints_the_path_and_nothing_else(
     assert "gpu0.minor=1\n" in (tmp_path / "sim/state").read_text()
 
 
-@pytest.mark.parametrize("option", [["--minors", "a"], ["--minors", "0,,1"], ["--mig", "1g.10gb"]])
+@pytest.mark.parametrize("option", [["--minors", "a"], ["--minors", "0,,1"], ["--mig-gpus", "x"]])
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, option: list[str]) -> None:
     with pytest.raises(click.UsageError):
         sim.main(["create", str(tmp_path / "sim"), *option], standalone_mode=False)
@@ -326,3 +336,63 @@ def test_a_feature_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="there is no feature 'warp'"):
         make(tmp_path / "sim", features=("gds", "warp"))
     assert not (tmp_path / "sim").exists()
+
+
+# --- MIG
+
+
+def test_the_table_of_capabilities_is_the_drivers_own() -> None:
+    machine = build_machine(2, "NVIDIA H200", "550.54.14", mig=("1g.18gb",))
+    text = proc_files(machine, "x86_64")["driver/nvidia-caps/mig-minors"]
+    sample = (DATA / "mig_minors/mig-minors-head.txt").read_text()
+    assert text.startswith(sample)
+    # As seen on a real H200: see data/cdi/nvidia-0.5.0-dra_claim_mig_h200.yaml.
+    assert "gpu0/gi11/access 102\ngpu0/gi11/ci0/access 103\n" in text
+
+
+def test_an_access_file_has_the_format_of_a_real_file() -> None:
+    machine = build_machine(1, "NVIDIA H200", "550.54.14", mig=("1g.18gb",))
+    files = proc_files(machine, "x86_64")
+    sample = (DATA / "proc_information/capabilities-mig-config.txt").read_text()
+    assert files["driver/nvidia/capabilities/mig/config"] == sample
+    access = files["driver/nvidia/capabilities/gpu0/mig/gi7/ci0/access"]
+    assert access == "DeviceFileMinor: 67\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+
+
+def test_ids_follow_the_sizes_and_indices_the_order() -> None:
+    profiles = ("1g.10gb", "2g.20gb", "1c.3g.40gb", "1g.10gb")
+    machine = build_machine(3, "NVIDIA H200", "550.54.14", (2, 0, 1), mig=profiles, mig_gpus=(0, 2))
+    devices = machine.mig_devices
+    assert [each.gpu_index for each in devices] == [0] * 4 + [2] * 4
+    assert [each.gpu.minor for each in devices] == [2] * 4 + [1] * 4
+    assert [(each.name, each.profile, each.gpu_instance) for each in devices[:4]] == [
+        ("0:0", "1g.10gb", 7),
+        ("0:1", "2g.20gb", 3),
+        ("0:2", "1c.3g.40gb", 1),
+        ("0:3", "1g.10gb", 8),
+    ]
+    assert len({each.uuid for each in devices}) == 8
+    assert all(re.fullmatch(r"MIG-[0-9a-f-]{36}", each.uuid) for each in devices)
+
+
+def test_before_driver_470_a_mig_device_is_named_by_its_ids() -> None:
+    machine = build_machine(1, "NVIDIA A100-SXM4-80GB", "460.32", mig=("2g.20gb",))
+    assert machine.mig_devices[0].uuid == f"MIG-{gpu_uuid(0)}/3/0"
+
+
+def test_every_real_profile_can_be_simulated() -> None:
+    names = (DATA / "mig_minors/mig_profile_names.txt").read_text().split()
+    assert len(names) > 10
+    for name in names:
+        (device,) = build_machine(1, "NVIDIA H200", "550.54.14", mig=(name,)).mig_devices
+        assert device.profile == name
+
+
+def test_seven_mig_devices_of_64_gpus_fit() -> None:
+    machine = build_machine(64, "NVIDIA A100-SXM4-80GB", "550.54.14", mig=("1g.10gb+me.all",) * 7)
+    assert len(machine.mig_devices) == 64 * 7
+    assert len(state_text(machine).encode()) < 120000
+
+
+def test_without_mig_the_driver_shows_no_capabilities(simulated: Path) -> None:
+    assert not (simulated / "proc/driver/nvidia/capabilities").exists()

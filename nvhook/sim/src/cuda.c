@@ -43,13 +43,13 @@ int cuInit(unsigned flags) {
         return CUDA_ERROR_INVALID_VALUE;
     if (!load())
         return CUDA_ERROR_UNKNOWN;
-    if (sim_probe_ctl() != SIM_PERMITTED)
+    if (sim_probe_ctl(&machine) != SIM_PERMITTED)
         return CUDA_ERROR_NO_DEVICE;
     if (sim_probe_uvm(&machine) != SIM_PERMITTED)
         return CUDA_ERROR_UNKNOWN;
     reachable_count = 0;
     for (unsigned i = 0; i < machine.count; i++)
-        if (!machine.gpus[i].lost && sim_probe_gpu(&machine.gpus[i]) == SIM_PERMITTED)
+        if (!machine.gpus[i].lost && sim_probe_gpu(&machine, &machine.gpus[i]) == SIM_PERMITTED)
             reachable[reachable_count++] = (int)i;
     ready = reachable_count > 0;
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;

@@ -19,7 +19,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define MAX_TEXT 65536
+#define MAX_TEXT 131072
 #define MAX_PATH 4096
 #define MAGIC "\nNVHOOK-SIM 1\n"
 #define END "NVHOOK-SIM-END "
@@ -35,6 +35,14 @@ static void copy_text(char *to, size_t size, const char *from) {
 
 static unsigned long long number(const char *text) {
     return strtoull(text, NULL, 0);
+}
+
+/* UUID GI CI GI-MINOR CI-MINOR PROFILE */
+static void set_mig(struct sim_mig *mig, const char *value) {
+    memset(mig, 0, sizeof *mig);
+    if (sscanf(value, "%63s %u %u %u %u %23s", mig->uuid, &mig->gi, &mig->ci, &mig->gi_minor,
+               &mig->ci_minor, mig->profile) != 6)
+        mig->uuid[0] = '\0';
 }
 
 static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
@@ -56,6 +64,8 @@ static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
         gpu->mig_capable = number(value) != 0;
     else if (!strcmp(key, "status"))
         gpu->lost = !strcmp(value, "lost");
+    else if (!strncmp(key, "mig", 3) && key[3] >= '0' && key[3] < '0' + SIM_MAX_MIG && !key[4])
+        set_mig(&gpu->mig[key[3] - '0'], value);
 }
 
 static void set_key(struct sim_machine *machine, const char *key, const char *value) {
@@ -73,6 +83,8 @@ static void set_key(struct sim_machine *machine, const char *key, const char *va
         machine->cuda_version = (unsigned)number(value);
     } else if (!strcmp(key, "uvm_major")) {
         machine->uvm_major = (unsigned)number(value);
+    } else if (!strcmp(key, "caps_major")) {
+        machine->caps_major = (unsigned)number(value);
     }
 }
 
@@ -141,6 +153,20 @@ static void overlay(const char *state_path, struct sim_machine *machine, char *t
     close(fd);
 }
 
+/* Choose the directory of the nodes. */
+static void find_dev(const char *state_path, struct sim_machine *machine) {
+    struct stat st;
+    const char *slash = strrchr(state_path, '/');
+    char path[MAX_PATH + 32];
+    strcpy(machine->dev, "/dev");
+    if (!slash || !lstat("/dev/nvidiactl", &st))
+        return;
+    snprintf(path, sizeof path, "%.*s/dev/nvidiactl", (int)(slash - state_path), state_path);
+    if (!lstat(path, &st))
+        snprintf(machine->dev, sizeof machine->dev, "%.*s/dev", (int)(slash - state_path),
+                 state_path);
+}
+
 int sim_load(const char *path, struct sim_machine *machine) {
     char state_path[MAX_PATH] = "";
     int rc = 0;
@@ -157,6 +183,7 @@ int sim_load(const char *path, struct sim_machine *machine) {
         parse(text, machine, state_path);
         if (state_path[0] == '/')
             overlay(state_path, machine, text);
+        find_dev(state_path, machine);
     }
     free(text);
     close(fd);
@@ -173,7 +200,9 @@ enum sim_access sim_probe(const char *path, unsigned major, unsigned minor) {
     /* Checked before the open: a wrong node could be a device whose open has an effect. */
     if (!S_ISCHR(st.st_mode) || st.st_rdev != makedev(major, minor))
         return SIM_WRONG;
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    /* Capabilities are nodes of mode 0444: they are opened, never written. */
+    int flags = strstr(path, "/nvidia-caps/") ? O_RDONLY : O_RDWR;
+    int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0) {
         close(fd);
         return SIM_PERMITTED;
@@ -192,18 +221,36 @@ enum sim_access sim_probe(const char *path, unsigned major, unsigned minor) {
     }
 }
 
-enum sim_access sim_probe_ctl(void) {
-    return sim_probe("/dev/nvidiactl", SIM_NVIDIA_MAJOR, SIM_CTL_MINOR);
+static enum sim_access probe(const struct sim_machine *machine, unsigned major, unsigned minor,
+                             const char *name) {
+    char path[MAX_PATH + 64];
+    snprintf(path, sizeof path, "%s/%s", machine->dev, name);
+    return sim_probe(path, major, minor);
 }
 
-enum sim_access sim_probe_gpu(const struct sim_gpu *gpu) {
-    char path[32];
-    snprintf(path, sizeof path, "/dev/nvidia%u", gpu->minor);
-    return sim_probe(path, SIM_NVIDIA_MAJOR, gpu->minor);
+enum sim_access sim_probe_ctl(const struct sim_machine *machine) {
+    return probe(machine, SIM_NVIDIA_MAJOR, SIM_CTL_MINOR, "nvidiactl");
+}
+
+enum sim_access sim_probe_gpu(const struct sim_machine *machine, const struct sim_gpu *gpu) {
+    char name[32];
+    snprintf(name, sizeof name, "nvidia%u", gpu->minor);
+    return probe(machine, SIM_NVIDIA_MAJOR, gpu->minor, name);
+}
+
+static enum sim_access probe_capability(const struct sim_machine *machine, unsigned minor) {
+    char name[48];
+    snprintf(name, sizeof name, "nvidia-caps/nvidia-cap%u", minor);
+    return probe(machine, machine->caps_major, minor, name);
+}
+
+enum sim_access sim_probe_mig(const struct sim_machine *machine, const struct sim_mig *mig) {
+    enum sim_access access = probe_capability(machine, mig->gi_minor);
+    return access != SIM_PERMITTED ? access : probe_capability(machine, mig->ci_minor);
 }
 
 enum sim_access sim_probe_uvm(const struct sim_machine *machine) {
-    return sim_probe("/dev/nvidia-uvm", machine->uvm_major, 0);
+    return probe(machine, machine->uvm_major, 0, "nvidia-uvm");
 }
 
 const char *sim_access_text(enum sim_access access) {

@@ -3,8 +3,16 @@
 #define NVHOOK_SIM_MACHINE_H
 
 #define SIM_MAX_GPUS 64
+#define SIM_MAX_MIG 7
 #define SIM_NVIDIA_MAJOR 195
 #define SIM_CTL_MINOR 255
+
+struct sim_mig {
+    unsigned gi, ci; /* the ids of the GPU instance, and of the compute instance in it */
+    unsigned gi_minor, ci_minor;
+    char uuid[64]; /* empty: there is no such device */
+    char profile[24];
+};
 
 struct sim_gpu {
     unsigned minor;
@@ -16,13 +24,15 @@ struct sim_gpu {
     char bus[16];
     char model[96];
     char compute[8];
+    struct sim_mig mig[SIM_MAX_MIG];
 };
 
 struct sim_machine {
     unsigned count;
     unsigned cuda_version; /* 12040: CUDA 12.4 */
-    unsigned uvm_major;
+    unsigned uvm_major, caps_major;
     char driver_version[24];
+    char dev[4096]; /* where the nodes are: /dev, or see sim_load */
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
 
@@ -36,14 +46,17 @@ enum sim_access {
 };
 
 /* Fill in the table from the trailer of the file at path, then from the state file it names where
- * that can be read. Returns 0, or -errno (-EBADMSG: no trailer, or a damaged one). */
+ * that can be read. On the simulated driver's own host /dev has no such nodes; there those beside
+ * the state file count. Returns 0, or -errno (-EBADMSG: no trailer, or a damaged one). */
 int sim_load(const char *path, struct sim_machine *machine);
 
 /* Say whether a device node can be used. No driver stands behind the simulated majors: an open that
  * passes the device cgroup ends with ENXIO. */
 enum sim_access sim_probe(const char *path, unsigned major, unsigned minor);
-enum sim_access sim_probe_ctl(void);
-enum sim_access sim_probe_gpu(const struct sim_gpu *gpu);
+enum sim_access sim_probe_ctl(const struct sim_machine *machine);
+enum sim_access sim_probe_gpu(const struct sim_machine *machine, const struct sim_gpu *gpu);
+/* Both of its capabilities: the worse of the two. */
+enum sim_access sim_probe_mig(const struct sim_machine *machine, const struct sim_mig *mig);
 enum sim_access sim_probe_uvm(const struct sim_machine *machine);
 
 const char *sim_access_text(enum sim_access access);

@@ -1,8 +1,8 @@
 /* nvidia-smi of the simulated driver: static, so that it runs in any container.
  *
- * Lists the GPUs that can really be used where it runs, like nvidia-smi -L, and says of every other
- * GPU of the simulated machine why not: on stderr, or on stdout with --all, where the permitted ones
- * get a line too.
+ * Lists the GPUs and MIG devices that can really be used where it runs, like nvidia-smi -L, and says
+ * of every other one of the simulated machine why not: on stderr, or on stdout with --all, where the
+ * permitted ones get a line too.
  *
  * Exit status: 0 listed (or no device), 2 usage, 9 no driver to talk to, 12 libnvidia-ml.so.1 not
  * found, 15 a listed GPU is lost, 1 the program's own table is damaged.
@@ -26,11 +26,20 @@ static int load(struct sim_machine *machine) {
     return rc;
 }
 
+static void list_mig(const struct sim_machine *machine, const struct sim_gpu *gpu) {
+    unsigned shown = 0;
+    for (unsigned i = 0; i < SIM_MAX_MIG; i++) {
+        const struct sim_mig *mig = &gpu->mig[i];
+        if (mig->uuid[0] && sim_probe_mig(machine, mig) == SIM_PERMITTED)
+            printf("  MIG %-11s Device %2u: (UUID: %s)\n", mig->profile, shown++, mig->uuid);
+    }
+}
+
 static int list(const struct sim_machine *machine, int all) {
     unsigned shown = 0, lost = 0;
     for (unsigned i = 0; i < machine->count; i++) {
         const struct sim_gpu *gpu = &machine->gpus[i];
-        if (sim_probe_gpu(gpu) != SIM_PERMITTED)
+        if (sim_probe_gpu(machine, gpu) != SIM_PERMITTED)
             continue;
         if (gpu->lost) {
             printf("GPU %u: %s is lost (UUID: %s)\n", shown, gpu->bus, gpu->uuid);
@@ -39,15 +48,24 @@ static int list(const struct sim_machine *machine, int all) {
             printf("GPU %u: %s (UUID: %s)\n", shown, gpu->model, gpu->uuid);
         }
         shown++;
+        if (!gpu->lost)
+            list_mig(machine, gpu);
     }
     if (!shown)
         puts("No devices found.");
     for (unsigned i = 0; i < machine->count; i++) {
         const struct sim_gpu *gpu = &machine->gpus[i];
-        enum sim_access access = sim_probe_gpu(gpu);
+        enum sim_access access = sim_probe_gpu(machine, gpu);
         if (all || access != SIM_PERMITTED)
             fprintf(all ? stdout : stderr, "/dev/nvidia%u: %s (%s)\n", gpu->minor,
                     sim_access_text(access), gpu->uuid);
+        for (unsigned j = 0; j < SIM_MAX_MIG; j++) {
+            const struct sim_mig *mig = &gpu->mig[j];
+            access = sim_probe_mig(machine, mig);
+            if (mig->uuid[0] && (all || access != SIM_PERMITTED))
+                fprintf(all ? stdout : stderr, "nvidia-cap%u, nvidia-cap%u: %s (%s)\n",
+                        mig->gi_minor, mig->ci_minor, sim_access_text(access), mig->uuid);
+        }
     }
     return lost ? 15 : 0;
 }
@@ -76,7 +94,7 @@ int main(int argc, char **argv) {
         fputs("nvidia-smi: this copy has no table of simulated GPUs behind it\n", stderr);
         return 1;
     }
-    enum sim_access ctl = sim_probe_ctl();
+    enum sim_access ctl = sim_probe_ctl(&machine);
     if (ctl != SIM_PERMITTED) {
         printf("nvidia-smi failed: the NVIDIA driver does not answer (/dev/nvidiactl: %s)\n",
                sim_access_text(ctl));

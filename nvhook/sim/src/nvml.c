@@ -1,4 +1,5 @@
-/* libnvidia-ml.so.1 of the simulated driver: what nvidia-ml-py needs to list GPUs and see one fail.
+/* libnvidia-ml.so.1 of the simulated driver: what nvidia-ml-py needs to list GPUs and MIG devices,
+ * and to see a GPU fail.
  *
  * Which GPUs count is settled at nvmlInit, by opening their nodes. The state file is read again at
  * every call for a device, so that a GPU can be lost while a program runs.
@@ -31,7 +32,8 @@ enum nvml_return {
 
 enum { BRAND_TESLA = 2, BRAND_GEFORCE = 5, BRAND_NVIDIA_RTX = 13, BRAND_NVIDIA = 14 };
 
-typedef struct sim_gpu *Device;
+/* A struct sim_gpu or one of its struct sim_mig: told apart by where it stands. */
+typedef void *Device;
 
 struct pci_info {
     char bus_id_legacy[16];
@@ -46,6 +48,12 @@ struct memory {
 struct memory_v2 {
     unsigned version;
     unsigned long long total, reserved, free, used;
+};
+
+struct attributes {
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    unsigned gpu_instance_slices, compute_instance_slices;
+    unsigned long long memory_mib;
 };
 
 EXPORT int nvmlInitWithFlags(unsigned flags);
@@ -68,6 +76,13 @@ EXPORT int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci);
 EXPORT int nvmlDeviceGetMemoryInfo(Device device, struct memory *memory);
 EXPORT int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory);
 EXPORT int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending);
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count);
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *mig);
+EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device mig, Device *device);
+EXPORT int nvmlDeviceIsMigDeviceHandle(Device device, unsigned *is_mig);
+EXPORT int nvmlDeviceGetGpuInstanceId(Device mig, unsigned *id);
+EXPORT int nvmlDeviceGetComputeInstanceId(Device mig, unsigned *id);
+EXPORT int nvmlDeviceGetAttributes_v2(Device mig, struct attributes *attributes);
 EXPORT int nvmlDeviceGetBrand(Device device, unsigned *brand);
 EXPORT int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor);
 EXPORT int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *celsius);
@@ -86,7 +101,7 @@ static int load(struct sim_machine *into) {
 static int start(void) {
     if (!load(&machine))
         return NVML_ERROR_UNKNOWN;
-    switch (sim_probe_ctl()) {
+    switch (sim_probe_ctl(&machine)) {
     case SIM_PERMITTED:
         break;
     case SIM_MISSING:
@@ -96,7 +111,7 @@ static int start(void) {
     }
     reachable_count = 0;
     for (unsigned i = 0; i < machine.count; i++)
-        if (sim_probe_gpu(&machine.gpus[i]) == SIM_PERMITTED)
+        if (sim_probe_gpu(&machine, &machine.gpus[i]) == SIM_PERMITTED)
             reachable[reachable_count++] = i;
     return NVML_SUCCESS;
 }
@@ -193,11 +208,24 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
     return NVML_SUCCESS;
 }
 
+static struct sim_gpu *gpu_of(Device device) {
+    const char *at = device, *first = (const char *)machine.gpus;
+    if (at < first || at >= (const char *)(machine.gpus + machine.count))
+        return NULL;
+    return &machine.gpus[(size_t)(at - first) / sizeof *machine.gpus];
+}
+
+static struct sim_mig *mig_of(Device device) {
+    struct sim_gpu *gpu = gpu_of(device);
+    return gpu && (void *)gpu != device ? device : NULL;
+}
+
 /* Whether a call for a device may go on: the arguments are sound and the GPU is still there. */
-static int check(const struct sim_gpu *gpu, const void *out) {
+static int check(Device device, const void *out) {
     if (!initialized)
         return NVML_ERROR_UNINITIALIZED;
-    if (!out || gpu < machine.gpus || gpu >= machine.gpus + machine.count)
+    const struct sim_gpu *gpu = gpu_of(device);
+    if (!out || !gpu)
         return NVML_ERROR_INVALID_ARGUMENT;
     struct sim_machine *now = malloc(sizeof *now);
     int lost = now && load(now) ? now->gpus[gpu - machine.gpus].lost : gpu->lost;
@@ -205,12 +233,24 @@ static int check(const struct sim_gpu *gpu, const void *out) {
     return lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-static int handle(unsigned position, Device *device) {
-    struct sim_gpu *gpu = &machine.gpus[reachable[position]];
-    int rc = check(gpu, device);
+static int check_mig(Device device, const void *out) {
+    int rc = check(device, out);
+    return !rc && !mig_of(device) ? NVML_ERROR_INVALID_ARGUMENT : rc;
+}
+
+static int handle_of(Device from, Device *device) {
+    int rc = check(from, device);
     if (!rc)
-        *device = gpu;
+        *device = from;
     return rc;
+}
+
+static int handle(unsigned position, Device *device) {
+    return handle_of(&machine.gpus[reachable[position]], device);
+}
+
+static int is_usable(const struct sim_mig *mig) {
+    return mig->uuid[0] && sim_probe_mig(&machine, mig) == SIM_PERMITTED;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
@@ -227,6 +267,12 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
     for (unsigned i = 0; i < reachable_count; i++)
         if (!strcmp(machine.gpus[reachable[i]].uuid, uuid))
             return handle(i, device);
+    for (unsigned i = 0; i < reachable_count; i++)
+        for (unsigned j = 0; j < SIM_MAX_MIG; j++) {
+            struct sim_mig *mig = &machine.gpus[reachable[i]].mig[j];
+            if (!strcmp(mig->uuid, uuid) && is_usable(mig))
+                return handle_of(mig, device);
+        }
     return NVML_ERROR_NOT_FOUND;
 }
 
@@ -248,27 +294,41 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Device *device) {
 }
 
 int nvmlDeviceGetName(Device device, char *name, unsigned length) {
+    char text[160];
     int rc = check(device, name);
-    return rc ? rc : text_out(device->model, name, length);
+    if (rc)
+        return rc;
+    const struct sim_mig *mig = mig_of(device);
+    snprintf(text, sizeof text, "%s%s%s", gpu_of(device)->model, mig ? " MIG " : "",
+             mig ? mig->profile : "");
+    return text_out(text, name, length);
 }
 
 int nvmlDeviceGetUUID(Device device, char *uuid, unsigned length) {
     int rc = check(device, uuid);
-    return rc ? rc : text_out(device->uuid, uuid, length);
+    if (rc)
+        return rc;
+    return text_out(mig_of(device) ? mig_of(device)->uuid : gpu_of(device)->uuid, uuid, length);
 }
 
 int nvmlDeviceGetMinorNumber(Device device, unsigned *minor) {
     int rc = check(device, minor);
     if (!rc)
-        *minor = device->minor;
+        *minor = gpu_of(device)->minor;
     return rc;
 }
 
 int nvmlDeviceGetIndex(Device device, unsigned *index) {
     int rc = check(device, index);
     for (unsigned i = 0; !rc && i < reachable_count; i++)
-        if (&machine.gpus[reachable[i]] == device)
+        if (&machine.gpus[reachable[i]] == gpu_of(device))
             *index = i;
+    for (unsigned i = 0, position = 0; !rc && mig_of(device) && i < SIM_MAX_MIG; i++)
+        if (is_usable(&gpu_of(device)->mig[i])) {
+            if (&gpu_of(device)->mig[i] == mig_of(device))
+                *index = position;
+            position++;
+        }
     return rc;
 }
 
@@ -276,9 +336,10 @@ int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci) {
     int rc = check(device, pci);
     if (rc)
         return rc;
+    const struct sim_gpu *gpu = gpu_of(device);
     memset(pci, 0, sizeof *pci);
-    bus_numbers(device->bus, &pci->domain, &pci->bus, &pci->device);
-    pci->pci_device_id = device->device_id << 16 | 0x10de;
+    bus_numbers(gpu->bus, &pci->domain, &pci->bus, &pci->device);
+    pci->pci_device_id = gpu->device_id << 16 | 0x10de;
     snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.0",
              pci->domain & 0xffff, pci->bus & 0xff, pci->device & 0xff);
     snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff,
@@ -286,11 +347,18 @@ int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci) {
     return NVML_SUCCESS;
 }
 
+/* A MIG device has what its profile says: 1g.10gb. */
+static unsigned long long memory_mib(Device device) {
+    const struct sim_mig *mig = mig_of(device);
+    const char *number = mig ? strstr(mig->profile, "g.") : NULL;
+    return number ? strtoull(number + 2, NULL, 10) << 10 : gpu_of(device)->memory_mib;
+}
+
 int nvmlDeviceGetMemoryInfo(Device device, struct memory *memory) {
     int rc = check(device, memory);
     if (rc)
         return rc;
-    memory->total = memory->free = device->memory_mib << 20;
+    memory->total = memory->free = memory_mib(device) << 20;
     memory->used = 0;
     return NVML_SUCCESS;
 }
@@ -299,7 +367,7 @@ int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory) {
     int rc = check(device, memory);
     if (rc)
         return rc;
-    memory->total = memory->free = device->memory_mib << 20;
+    memory->total = memory->free = memory_mib(device) << 20;
     memory->reserved = memory->used = 0;
     return NVML_SUCCESS;
 }
@@ -308,9 +376,80 @@ int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
     int rc = check(device, current);
     if (rc || !pending)
         return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
-    if (!device->mig_capable)
+    const struct sim_gpu *gpu = gpu_of(device);
+    if (!gpu->mig_capable)
         return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = 0;
+    *current = *pending = gpu->mig[0].uuid[0] != '\0';
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
+    int rc = check(device, count);
+    if (!rc)
+        *count = gpu_of(device)->mig_capable && !mig_of(device) ? SIM_MAX_MIG : 0;
+    return rc;
+}
+
+/* Counts those that can be used where this runs: a container with one has it as index 0. */
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *mig) {
+    int rc = check(device, mig);
+    if (rc)
+        return rc;
+    struct sim_gpu *gpu = gpu_of(device);
+    if (mig_of(device) || !gpu->mig_capable)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (index >= SIM_MAX_MIG)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < SIM_MAX_MIG; i++)
+        if (is_usable(&gpu->mig[i]) && index-- == 0) {
+            *mig = &gpu->mig[i];
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device mig, Device *device) {
+    int rc = check_mig(mig, device);
+    if (!rc)
+        *device = gpu_of(mig);
+    return rc;
+}
+
+int nvmlDeviceIsMigDeviceHandle(Device device, unsigned *is_mig) {
+    int rc = check(device, is_mig);
+    if (!rc)
+        *is_mig = mig_of(device) != NULL;
+    return rc;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device mig, unsigned *id) {
+    int rc = check_mig(mig, id);
+    if (!rc)
+        *id = mig_of(mig)->gi;
+    return rc;
+}
+
+int nvmlDeviceGetComputeInstanceId(Device mig, unsigned *id) {
+    int rc = check_mig(mig, id);
+    if (!rc)
+        *id = mig_of(mig)->ci;
+    return rc;
+}
+
+int nvmlDeviceGetAttributes_v2(Device mig, struct attributes *attributes) {
+    int rc = check_mig(mig, attributes);
+    if (rc)
+        return rc;
+    unsigned gi = 0, ci = 0;
+    const char *profile = mig_of(mig)->profile;
+    if (sscanf(profile, "%uc.%ug.", &ci, &gi) != 2) {
+        sscanf(profile, "%ug.", &gi);
+        ci = gi;
+    }
+    memset(attributes, 0, sizeof *attributes);
+    attributes->gpu_instance_slices = gi;
+    attributes->compute_instance_slices = ci;
+    attributes->memory_mib = memory_mib(mig);
     return NVML_SUCCESS;
 }
 
@@ -318,12 +457,13 @@ int nvmlDeviceGetBrand(Device device, unsigned *brand) {
     int rc = check(device, brand);
     if (rc)
         return rc;
-    if (strstr(device->model, "GeForce"))
+    const char *model = gpu_of(device)->model;
+    if (strstr(model, "GeForce"))
         *brand = BRAND_GEFORCE;
-    else if (strstr(device->model, "RTX"))
+    else if (strstr(model, "RTX"))
         *brand = BRAND_NVIDIA_RTX;
     else
-        *brand = strstr(device->model, "Tesla") ? BRAND_TESLA : BRAND_NVIDIA;
+        *brand = strstr(model, "Tesla") ? BRAND_TESLA : BRAND_NVIDIA;
     return NVML_SUCCESS;
 }
 
@@ -332,7 +472,7 @@ int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
     if (rc || !minor)
         return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
     *major = *minor = 0;
-    sscanf(device->compute, "%d.%d", major, minor);
+    sscanf(gpu_of(device)->compute, "%d.%d", major, minor);
     return NVML_SUCCESS;
 }
 

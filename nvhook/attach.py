@@ -1,0 +1,184 @@
+"""Give GPUs to a container that runs: the same Plan, the same executor, and a journal.
+
+Each change is written down before it is made. A failure undoes those of this call; what a killed
+process left is undone, or completed, by the next call for the same container.
+"""
+
+import _stat as stat
+import posix
+
+from nvhook import detach, executor, pipeline
+from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
+from nvhook.core.planner import driver_plan, gpu_plan, merge
+from nvhook.core.selection import select_gpus
+from nvhook.errors import NvhookError
+from nvhook.formats.ldcache import MAX_BYTES
+from nvhook.loader_cache import LD_SO_CACHE
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from nvhook.config import Config
+    from nvhook.core.edits import DeviceNode, Edit
+    from nvhook.core.inventory import Gpu
+    from nvhook.core.request import Request
+    from nvhook.journal import Step
+    from nvhook.live_container import LiveContainer
+    from nvhook.log import Log
+
+
+class Attached(Record):
+    """What inject did: ``steps`` are this call's, none where everything was there already.
+
+    ``missed`` are edits a running process can't be given, ``notes`` what was left out and why,
+    ``recovered`` says what an earlier call had left unfinished.
+    """
+
+    __slots__ = ("gpus", "missed", "notes", "recovered", "steps")
+
+    def __init__(
+        self,
+        gpus: "tuple[Gpu, ...]",
+        steps: "tuple[Step, ...]",
+        missed: "tuple[EnvVar | AdditionalGid, ...]",
+        notes: tuple[str, ...],
+        recovered: str,
+    ) -> None:
+        self.gpus: Final = gpus
+        self.steps: Final = steps
+        self.missed: Final = missed
+        self.notes: Final = notes
+        self.recovered: Final = recovered
+
+
+def inject(
+    container: "LiveContainer", request: "Request", settings: "Config", log: "Log"
+) -> Attached:
+    """Give a running container what it asks for, or leave it as it was.
+
+    Raises: NvhookError.
+    """
+    recovered = detach.recover(container, settings)
+    gpus, plan, owners = _plan(container, request, settings)
+    sources = [(edit, executor.open_source(edit, log)) for edit in plan.edits]
+    journal = container.journal
+    before = journal.steps
+    container.process.check()
+    journal.begin("inject", tuple([gpu.pci_bus_id for gpu in gpus]))
+    try:
+        notes = _apply(container, plan, owners, sources, log)
+    except BaseException as error:
+        left = detach.undo(container, tuple(journal.taken), journal.work)
+        journal.commit(before)
+        for path, why in left:
+            log.warning("not rolled back", path=path, why=why)
+        if left and isinstance(error, NvhookError):
+            error.hint = f"{error.hint}; {left[0][0]} is left in the container: {left[0][1]}"
+        raise
+    finally:
+        for _, source in sources:
+            if source is not None:
+                posix.close(source)
+    steps = tuple(journal.taken)
+    journal.commit((*before, *steps))
+    missed = tuple([edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))])
+    return Attached(gpus, steps, missed, notes, recovered)
+
+
+def _plan(
+    container: "LiveContainer", request: "Request", settings: "Config"
+) -> "tuple[tuple[Gpu, ...], Plan, dict[Edit, str]]":
+    """Return the GPUs, their plan, and which edits are there for one GPU only (by PCI bus id)."""
+    capabilities = tuple(sorted(request.driver_capabilities))
+    host = pipeline.inventory(settings, capabilities=capabilities)
+    gpus = select_gpus(request.devices, host)
+    layout = pipeline.layout_of(container.rootfs)
+    shared = driver_plan(capabilities, host, layout, uvm_required=bool(gpus))
+    own = {gpu.pci_bus_id: gpu_plan(gpu, host) for gpu in gpus}
+    owners = {edit: bus for bus, plan in own.items() for edit in plan.edits}
+    edits = merge((shared, *own.values())).edits
+    if container.is_host:  # everything else is the host's already
+        edits = tuple([edit for edit in edits if isinstance(edit, CgroupRule)])
+    if not settings.device_rules:
+        edits = tuple([edit for edit in edits if not isinstance(edit, CgroupRule)])
+    return gpus, Plan(edits), owners
+
+
+def _apply(
+    container: "LiveContainer",
+    plan: Plan,
+    owners: "dict[Edit, str]",
+    sources: "list[tuple[Edit, int | None]]",
+    log: "Log",
+) -> tuple[str, ...]:
+    for owner in dict.fromkeys([owners.get(edit, "") for edit in plan.edits]):
+        container.owner = owner
+        rules = [
+            (edit.type, edit.major, edit.minor, edit.access)
+            for edit in plan.edits
+            if isinstance(edit, CgroupRule) and owners.get(edit, "") == owner
+        ]
+        for note in container.access.grant(rules, container.announce_rules):
+            log.info("device rules", done=note)
+    work = _LiveApplication(container, owners)
+    if not container.access.directories:
+        work.notes.append("device rules: the container is in nvhook's own cgroup, left alone")
+    with container.process.mount_namespace():
+        work.run(sources)
+    if work.unreadable_cache:
+        container.owner = ""
+        container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
+        executor.rebuild_cache(plan, container, work.unreadable_cache, log)
+    return tuple(note for note in work.notes if not note.startswith("left out, the process"))
+
+
+class _LiveApplication(executor.Application):
+    """An application in a container that runs: announced, and undone from the journal."""
+
+    def __init__(self, container: "LiveContainer", owners: "dict[Edit, str]") -> None:
+        super().__init__(container, pipeline.machine())
+        self.container = container
+        self.live = container.rootfs
+        self.owners = owners
+        self.masked: list[str] = []
+
+    def undo(self) -> None:
+        """Leave it to the journal, which also knows what came before."""
+
+    def _apply(self, edit: "Edit", source: int | None) -> None:
+        self.container.owner = self.owners.get(edit, "")
+        super()._apply(edit, source)
+
+    def _update_cache(self, edit: LdCacheUpdate) -> None:
+        self.container.owner = ""
+        super()._update_cache(edit)
+
+    def _attach(self, edit: "Mount | DeviceNode", source: int, target: int) -> bool:
+        status, there = posix.fstat(source), posix.fstat(target)
+        identity = status.st_dev, status.st_ino
+        if identity == (there.st_dev, there.st_ino):
+            return False
+        self.container.announce_mount(edit.container_path, identity)
+        attached = super()._attach(edit, source, target)
+        if isinstance(edit, Mount) and not edit.host_path:
+            self.live.adopt_mask(source)
+        return attached
+
+    def _proc_target(self, path: str, required: bool) -> int | None:
+        there = self.rootfs.existing(path)
+        if there is not None:
+            if self._is_masked(path, there):
+                self.live.adopt_mask(there)
+                self.masked.append(path + "/")
+            posix.close(there)
+        return super()._proc_target(path, required)
+
+    def _target(self, edit: "Mount | DeviceNode", source: int) -> int | None:
+        path = edit.container_path
+        if any(path.startswith(prefix) for prefix in self.masked):
+            directory = stat.S_ISDIR(posix.fstat(source).st_mode)
+            accept = stat.S_ISDIR if directory else stat.S_ISREG
+            return self.rootfs.mount_target(path, accept, directory)
+        return super()._target(edit, source)

@@ -1,0 +1,112 @@
+"""nvhook eject."""
+
+import click
+
+from nvhook.cli.container import Chosen, container_options
+from nvhook.cli.options import config_option, json_option, load_config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.config import Config
+    from nvhook.core.inventory import Gpu
+    from nvhook.detach import Detached
+
+
+@click.command("eject")
+@container_options
+@click.option("--gpus", metavar="LIST", help="As for inject; by default all that it has.")
+@click.option("--force", is_flag=True, help="Also in the host's own namespaces.")
+@json_option
+@config_option
+def command(
+    pid: int | None,
+    docker: str | None,
+    podman: str | None,
+    containerd: str | None,
+    gpus: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Take a GPU from a running container.
+
+    Access goes first, then nodes and files. With the last GPU the driver's files go, too, and the
+    container is as it was before inject. Of a GPU that it has from its creation, access and node
+    are taken. Files that a process holds open stay open: its pid is shown.
+
+    \b
+    Examples:
+      nvhook eject --pid 4711
+      nvhook eject --docker web --gpus 1
+      nvhook eject --podman web --gpus GPU-8a1f... --json
+    """
+    from nvhook import detach
+    from nvhook.live_container import LiveContainer
+    from nvhook.log import Log
+
+    chosen = Chosen(pid, docker, podman, containerd)
+    settings = load_config()
+    selected = _select(gpus, settings)
+    with LiveContainer(chosen.pid, settings.state_directory, force) as container:
+        done = detach.eject(container, selected, settings)
+    log = Log(settings.log_path, settings.log_level)
+    log.info("ejected", pid=chosen.pid, gpus=",".join(done.gpus) or "none", left=len(done.left))
+    if as_json:
+        from nvhook.cli import output
+
+        output.print_json(_document(chosen, done))
+    else:
+        _print(chosen, done)
+
+
+def _select(gpus: str | None, settings: "Config") -> "tuple[Gpu, ...] | None":
+    from nvhook import pipeline
+    from nvhook.core.request import parse_devices
+    from nvhook.core.selection import select_gpus
+    from nvhook.errors import RequestError
+
+    if gpus is None:
+        return None
+    asked = parse_devices(gpus, "--gpus")
+    if not asked:
+        raise RequestError("--gpus names no GPU", "use all, indices, UUIDs or PCI bus ids")
+    return None if asked == ("all",) else select_gpus(asked, pipeline.inventory(settings))
+
+
+def _document(chosen: Chosen, done: "Detached") -> dict[str, object]:
+    """Return the object that nvhook eject --json prints."""
+    from nvhook.cli.inject import steps_document
+
+    return {
+        "pid": chosen.pid,
+        "gpus": list(done.gpus),
+        "given_at_creation": list(done.foreign),
+        "recovered": done.recovered,
+        "undone": steps_document(done.steps),
+        "left": [{"path": path, "why": why} for path, why in done.left],
+        "holders": [{"pid": pid, "gpus": list(held)} for pid, held in done.holders.items()],
+    }
+
+
+def _print(chosen: Chosen, done: "Detached") -> None:
+    from rich.markup import escape
+
+    from nvhook.cli import output
+    from nvhook.cli.inject import describe
+
+    if done.recovered:
+        click.echo(done.recovered)
+    if not done.gpus:
+        click.echo(f"process {chosen.pid} has none of these GPUs: nothing done")
+        return
+    click.echo(f"process {chosen.pid} no longer has GPUs {', '.join(done.gpus)}")
+    if done.steps:
+        table = output.table("undone", "what", "GPU")
+        for step in done.steps:
+            table.add_row(step.kind, escape(describe(step)), step.owner)
+        output.print_tables(table)
+    for bus in done.foreign:
+        click.echo(f"{bus} was given at creation: access and node are taken, files stay")
+    for path, why in done.left:
+        click.echo(f"left: {path}: {why}")
+    for pid, held in done.holders.items():
+        click.echo(f"process {pid} still holds {', '.join(held)} open: end it to free the GPU")

@@ -1,0 +1,143 @@
+"""nvhook inject."""
+
+import click
+
+from nvhook.cli.container import Chosen, container_options
+from nvhook.cli.options import config_option, json_option, load_config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvhook.attach import Attached
+    from nvhook.core.edits import AdditionalGid, EnvVar
+    from nvhook.journal import Step
+
+
+@click.command("inject")
+@container_options
+@click.option(
+    "--gpus",
+    metavar="LIST",
+    required=True,
+    help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-...",
+)
+@click.option(
+    "--capabilities",
+    metavar="LIST",
+    default="",
+    help="As NVIDIA_DRIVER_CAPABILITIES, by default compute,utility.",
+)
+@click.option("--force", is_flag=True, help="Also in the host's own namespaces.")
+@json_option
+@config_option
+def command(
+    pid: int | None,
+    docker: str | None,
+    podman: str | None,
+    containerd: str | None,
+    gpus: str,
+    capabilities: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Give a running container a GPU.
+
+    It gets nodes, driver files, device rules and loader cache entries, or nothing: what fails is
+    taken back. A second time changes nothing.
+
+    \b
+    Examples:
+      nvhook inject --pid 4711 --gpus 0
+      nvhook inject --docker web --gpus 1,2 --capabilities compute,utility,video
+      nvhook inject --containerd k8s.io/1f2e3d --gpus GPU-8a1f... --json
+    """
+    from nvhook import attach
+    from nvhook.core.request import Request, parse_capabilities, parse_devices
+    from nvhook.errors import RequestError
+    from nvhook.live_container import LiveContainer
+    from nvhook.log import Log
+
+    chosen = Chosen(pid, docker, podman, containerd)
+    settings = load_config()
+    asked = parse_devices(gpus, "--gpus")
+    if asked is None:
+        raise RequestError("--gpus names no GPU", "use all, none, indices, UUIDs or PCI bus ids")
+    wanted = parse_capabilities(capabilities, settings.supported_driver_capabilities)
+    log = Log(settings.log_path, settings.log_level)
+    log.bind(pid=chosen.pid)
+    with LiveContainer(chosen.pid, settings.state_directory, force) as container:
+        done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
+    log.info(
+        "injected",
+        gpus=",".join(gpu.uuid for gpu in done.gpus) or "none",
+        capabilities=",".join(wanted),
+        source="inject",
+        edits=len(done.steps),
+    )
+    if as_json:
+        from nvhook.cli import output
+
+        output.print_json(_document(chosen, done))
+    else:
+        _print(chosen, done)
+
+
+def _document(chosen: Chosen, done: "Attached") -> dict[str, object]:
+    """Return the object that nvhook inject --json prints."""
+    return {
+        "pid": chosen.pid,
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
+            for gpu in done.gpus
+        ],
+        "changed": bool(done.steps),
+        "recovered": done.recovered,
+        "steps": steps_document(done.steps),
+        "notes": list(done.notes),
+        "not_given": _not_given(chosen, done.missed),
+    }
+
+
+def steps_document(steps: "Iterable[Step]") -> list[dict[str, object]]:
+    """Return steps as both commands print them."""
+    return [{"kind": step.kind, "gpu": step.owner, "what": describe(step)} for step in steps]
+
+
+def describe(step: "Step") -> str:
+    """Say what a step changed."""
+    if step.kind == "rules":
+        return f"{step.new} in cgroup v{step.numbers[0]} {step.path}"
+    return f"{step.path} -> {step.new}" if step.kind == "link" else step.path
+
+
+def _not_given(chosen: Chosen, missed: "Iterable[EnvVar | AdditionalGid]") -> list[str]:
+    from nvhook.core.edits import EnvVar
+
+    return [
+        f"variable {edit.name}: {chosen.with_variable(edit.name, edit.value)}"
+        if isinstance(edit, EnvVar)
+        else f"group {edit.gid}, which the nodes belong to: {chosen.with_group(edit.gid)}"
+        for edit in missed
+    ]
+
+
+def _print(chosen: Chosen, done: "Attached") -> None:
+    from rich.markup import escape
+
+    from nvhook.cli import output
+
+    if done.recovered:
+        click.echo(done.recovered)
+    named = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in done.gpus) or "none"
+    if done.steps:
+        table = output.table("step", "what", "GPU")
+        for step in done.steps:
+            table.add_row(step.kind, escape(describe(step)), step.owner)
+        output.print_tables(f"process {chosen.pid} has GPUs {named}", table)
+    else:
+        click.echo(f"process {chosen.pid} has GPUs {named} already: nothing done")
+    for note in done.notes:
+        click.echo(note)
+    for line in _not_given(chosen, done.missed):
+        click.echo(f"a running process can't be given {line}")

@@ -1,0 +1,121 @@
+"""Which running containers have which GPUs: asked of the kernel, not of anyone's records.
+
+A GPU is had when its node is in the container's /dev and the device cgroup lets it be opened. One
+without the other is shown, too: that is what goes wrong.
+"""
+
+import posix
+
+from nvhook.errors import NvhookError
+from nvhook.kernel import cgroup, mountinfo
+from nvhook.kernel.device_access import DeviceAccess
+from nvhook.kernel.live_process import PinnedProcess, namespace, processes, start_time_of
+from nvhook.kernel.rootfs import Rootfs
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from nvhook.core.inventory import Gpu, Inventory
+
+
+class Held(Record):
+    """A GPU of a container: has it the node, and may it be opened."""
+
+    __slots__ = ("access", "gpu", "node")
+
+    def __init__(self, gpu: "Gpu", node: bool, access: bool) -> None:
+        self.gpu: Final = gpu
+        self.node: Final = node
+        self.access: Final = access
+
+
+class Running(Record):
+    """A container: its first process, its cgroup, what it has; ``problem``: why that is unknown."""
+
+    __slots__ = ("cgroup", "held", "pid", "problem")
+
+    def __init__(
+        self, pid: int, cgroup_path: str, held: tuple[Held, ...], problem: str = ""
+    ) -> None:
+        self.pid: Final = pid
+        self.cgroup: Final = cgroup_path
+        self.held: Final = held
+        self.problem: Final = problem
+
+
+def with_gpus(inventory: "Inventory") -> tuple[Running, ...]:
+    """Return the running containers that have a GPU's node or may open one, by process number.
+
+    Raises: FormatError; ContainerError where the caller's own mounts can't be read.
+    """
+    table = mountinfo.table()
+    found = []
+    for pid in sorted(_first_processes()):
+        try:
+            process = PinnedProcess(pid)
+        except NvhookError:
+            continue  # it has ended meanwhile
+        try:
+            seen = _look(process, inventory, table)
+        except NvhookError as error:
+            seen = Running(pid, "", (), str(error))
+        finally:
+            process.close()
+        if seen.held or seen.problem:
+            found.append(seen)
+    return tuple(found)
+
+
+def _first_processes() -> list[int]:
+    """Return the oldest process of each mount namespace but the caller's."""
+    own = namespace("self", "mnt")
+    oldest: dict[str, tuple[int, int]] = {}
+    for pid in processes():
+        name = namespace(pid, "mnt")
+        if name in {"", own}:
+            continue
+        started = start_time_of(pid)
+        if started is not None:
+            oldest[name] = min(oldest.get(name, (started, pid)), (started, pid))
+    return [pid for _, pid in oldest.values()]
+
+
+def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Running:
+    fd = process.open_directory("/")
+    root, host = posix.fstat(fd), posix.stat("/")
+    if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
+        posix.close(fd)  # a service with mounts of its own
+        return Running(process.pid, "", ())
+    major = inventory.majors.get("nvidia", 0)
+    rootfs = Rootfs(fd, process.root_ids())
+    try:
+        access = DeviceAccess(process, process, table)
+        try:
+            held = [
+                Held(
+                    gpu,
+                    node=_has_node(rootfs, major, gpu.minor),
+                    access=access.allows(("c", major, gpu.minor, "rw")),
+                )
+                for gpu in inventory.gpus
+            ]
+        finally:
+            access.close()
+    finally:
+        rootfs.close()
+    v1, v2 = cgroup.memberships("/proc/self/fd", process.proc_fd)
+    return Running(
+        process.pid, v2 if v2 not in {"", "/"} else v1, tuple(h for h in held if h.node or h.access)
+    )
+
+
+def _has_node(rootfs: Rootfs, major: int, minor: int) -> bool:
+    fd = rootfs.existing(f"/dev/nvidia{minor}")
+    if fd is None:
+        return False
+    try:
+        return posix.fstat(fd).st_rdev == posix.makedev(major, minor)
+    finally:
+        posix.close(fd)

@@ -1,0 +1,269 @@
+"""What nvhook inject has done to a running container, so that it can be undone: one file for each.
+
+The file is the truth of what was committed, one step a line; after a line "work" come the steps of
+an inject or eject that is not finished, each written before it is taken. Committing replaces the
+file in one rename. A file that ends in "work" after its process has gone says what to undo or
+complete. It is named by mount namespace, process and start time: none of them alone is unique.
+"""
+
+import fcntl
+import json  # noqa: TID253 - no hot door; and inside a container nothing may be imported
+import os
+import signal
+from base64 import b64decode, b64encode
+
+from nvhook.errors import FormatError, HostError
+from nvhook.kernel.live_root import OldFile
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+RULES, MOUNT = "rules", "mount"
+VERSION = 1
+MAX_BYTES = 256 << 20
+_FAULT = "NVHOOK_FAULT"  # for tests: end the process, as by kill -9, at this boundary
+
+
+class Step(Record):
+    """One change. What ``path``, ``new``, ``old`` and ``numbers`` say depends on ``kind``.
+
+    rules: cgroup directory, "c 195:0 rw,...", -, (cgroup version,); mount: container path, -, -,
+    (st_dev, st_ino); directory, file: container path; link: container path, target, old target;
+    content: container path, digest, old file. ``owner`` is a GPU's UUID, empty for the driver's.
+    """
+
+    __slots__ = ("kind", "new", "numbers", "old", "owner", "path")
+
+    def __init__(
+        self,
+        kind: str,
+        owner: str,
+        path: str,
+        new: str = "",
+        old: "OldFile | str | None" = None,
+        numbers: tuple[int, ...] = (),
+    ) -> None:
+        self.kind: Final = kind
+        self.owner: Final = owner
+        self.path: Final = path
+        self.new: Final = new
+        self.old: Final = old
+        self.numbers: Final = numbers
+
+
+class Work(Record):
+    """An unfinished inject or eject: ``gpus`` are UUIDs, ``writer`` the process that did it."""
+
+    __slots__ = ("gpus", "kind", "writer")
+
+    def __init__(self, kind: str, gpus: tuple[str, ...], writer: int) -> None:
+        self.kind: Final = kind
+        self.gpus: Final = gpus
+        self.writer: Final = writer
+
+
+class Journal:
+    """A container's journal, locked: other nvhook processes wait until it is closed.
+
+    ``steps`` are committed; ``work`` is unfinished (None: nothing is) and ``taken`` its steps.
+    """
+
+    def __init__(self, state_directory: str, name: str, boot_id: str) -> None:
+        """Open or start a journal, and wait for the lock.
+
+        Raises: HostError if the directory can't be used; FormatError for a damaged file.
+        """
+        self.path = f"{directory(state_directory)}/{name}"
+        self.steps: tuple[Step, ...] = ()
+        self.work: Work | None = None
+        self.taken: list[Step] = []
+        self._boot_id = boot_id
+        self._file = -1
+        try:
+            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            self._lock = _lock(f"{self.path}.lock")
+        except OSError as error:
+            raise HostError(
+                f"can't keep a journal at {self.path}: {error.strerror}", "run nvhook as root"
+            ) from error
+        try:
+            self._read()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that inject has given, in the order of giving."""
+        return tuple(dict.fromkeys(step.owner for step in self.steps if step.owner))
+
+    def begin(self, kind: str, gpus: tuple[str, ...]) -> None:
+        """Start an inject or eject."""
+        boundary()
+        self.work = Work(kind, gpus, os.getpid())
+        self.taken = []
+        self._replace([*self._committed(), {"work": kind, "gpus": gpus, "writer": os.getpid()}])
+        boundary()
+
+    def add(self, step: Step) -> None:
+        """Write a step down, before it is taken."""
+        boundary()
+        self.taken.append(step)
+        os.write(self._file, _line(_row(step)))
+        boundary()
+
+    def commit(self, steps: tuple[Step, ...]) -> None:
+        """End the work; steps are what is there to be undone from now on."""
+        boundary()
+        self.steps = steps
+        self.work = None
+        self.taken = []
+        if steps:
+            self._replace(self._committed())
+        else:
+            self._drop()
+        boundary()
+
+    def close(self) -> None:
+        """Let others go on."""
+        self._close_file()
+        if not os.path.exists(self.path):
+            _unlink(f"{self.path}.lock")
+        os.close(self._lock)
+
+    def _committed(self) -> list[object]:
+        return [{"nvhook": VERSION, "boot": self._boot_id}, *(_row(step) for step in self.steps)]
+
+    def _replace(self, rows: list[object]) -> None:
+        self._close_file()
+        temporary = f"{self.path}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
+        self._file = os.open(temporary, flags, 0o600)
+        data = memoryview(b"".join(map(_line, rows)))
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.rename(temporary, self.path)
+
+    def _drop(self) -> None:
+        self._close_file()
+        _unlink(self.path)
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self) -> None:
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return
+        # A line without its end was never complete, and its step never taken.
+        lines = data.split(b"\n")[:-1]
+        try:
+            rows = [json.loads(line) for line in lines]
+            if rows[0]["nvhook"] != VERSION:
+                raise ValueError("another version")
+            if rows[0]["boot"] != self._boot_id:
+                return
+            self._take(rows[1:])
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise FormatError(
+                f"the journal {self.path} is damaged",
+                "move it away: what it says about this container is then not undone",
+            ) from error
+
+    def _take(self, rows: "list[dict[str, object] | list[object]]") -> None:
+        steps: list[Step] = []
+        for row in rows:
+            if isinstance(row, list):
+                steps.append(_step(row))
+                continue
+            self.steps, steps = tuple(steps), []
+            gpus, writer = row["gpus"], row["writer"]
+            if not isinstance(gpus, list) or not isinstance(writer, int):
+                raise TypeError
+            self.work = Work(str(row["work"]), tuple(map(str, gpus)), writer)
+        if self.work is None:
+            self.steps = tuple(steps)
+        else:
+            self.taken = steps
+
+
+def directory(state_directory: str) -> str:
+    """Return where the journals of containers are."""
+    return f"{state_directory.rstrip('/')}/containers"
+
+
+def names(state_directory: str) -> tuple[str, ...]:
+    """Return the names of all journals."""
+    try:
+        found = os.listdir(directory(state_directory))
+    except FileNotFoundError:
+        return ()
+    return tuple(
+        sorted(name for name in found if name.count("-") == 2 and name.replace("-", "").isdigit())
+    )
+
+
+def forget(state_directory: str, name: str) -> None:
+    """Remove the journal of a container that has gone."""
+    for suffix in ("", ".new", ".lock"):
+        _unlink(f"{directory(state_directory)}/{name}{suffix}")
+
+
+def boundary() -> None:
+    """Stand between two steps, where tests end the process."""
+    left = os.environ.get(_FAULT)
+    if left is not None:
+        os.environ[_FAULT] = str(int(left) - 1)
+        if int(left) <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _lock(path: str) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)  # who had it before has removed it
+
+
+def _line(row: object) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def _row(step: Step) -> list[object]:
+    old: object = step.old
+    if isinstance(step.old, OldFile):
+        text = b64encode(step.old.data).decode("ascii")
+        old = [text, step.old.mode, *step.old.owner]
+    return [step.kind, step.owner, step.path, step.new, old, step.numbers]
+
+
+def _step(row: list[object]) -> Step:
+    kind, owner, path, new, old, numbers = row
+    if not isinstance(numbers, list):
+        raise TypeError
+    before: OldFile | str | None
+    if isinstance(old, list):
+        text, mode, uid, gid = old
+        before = OldFile(b64decode(text), mode, (uid, gid))
+    else:
+        before = None if old is None else str(old)
+    found = tuple(int(number) for number in numbers)
+    return Step(str(kind), str(owner), str(path), str(new), before, found)

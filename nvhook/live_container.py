@@ -1,0 +1,141 @@
+"""A running container, opened to be changed: its process pinned, its journal locked."""
+
+import posix
+
+from nvhook.errors import ContainerError
+from nvhook.journal import Journal, Step, forget, names
+from nvhook.kernel import mountinfo
+from nvhook.kernel.device_access import DeviceAccess
+from nvhook.kernel.live_process import (
+    PinnedProcess,
+    first_process,
+    open_devices,
+    sharing,
+    start_time,
+    start_time_of,
+)
+from nvhook.kernel.live_root import LiveRoot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvhook.kernel.device_access import Directory
+    from nvhook.kernel.device_rules import DeviceRule
+    from nvhook.kernel.live_root import OldFile
+
+
+class LiveContainer:
+    """A container that runs. ``owner`` is what the next announced steps are for (journal.Step)."""
+
+    def __init__(self, pid: int, state_directory: str, force: bool = False) -> None:
+        """Open the container of a process, wait for other nvhook processes, lock its journal.
+
+        force: also a process in the host's own mount namespace or root directory.
+
+        Raises: ContainerError; HostError; FormatError.
+        """
+        self.process = PinnedProcess(pid)
+        if not force and self.process.shares_namespace("mnt"):
+            raise ContainerError(
+                f"process {pid} is in the host's mount namespace: not a container",
+                "give a process of the container, or --force if the host itself is meant",
+            )
+        self.init = first_process(self.process)
+        fd = self.process.open_directory("/")
+        root, host = posix.fstat(fd), posix.stat("/")
+        self.is_host = (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino)
+        if self.is_host and not force:
+            raise ContainerError(
+                f"the root of process {pid} is the host's own root directory: not a container",
+                "give a process of the container, or --force if the host itself is meant",
+            )
+        self.owner = ""
+        mounts = posix.stat("ns/mnt", dir_fd=self.process.proc_fd).st_ino
+        name = f"{mounts}-{self.init.pid}-{start_time(self.init)}"
+        _sweep(state_directory)
+        self.journal = Journal(state_directory, name, boot_id())
+        try:  # only now: while this one waited, another nvhook may have changed the mounts
+            host_mounts = mountinfo.table()
+            table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
+            shared = [mount for mount in mountinfo.parse(table, b" shared:") if mount.shared]
+            self.shared = frozenset([mount.mount_id for mount in shared])
+            owner = self.process.root_ids()
+            self.rootfs = LiveRoot(fd, owner, table, host_mounts, self._announce)
+            self.access = DeviceAccess(self.process, self.init, host_mounts)
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def announce_rules(self, directory: "Directory", rules: "tuple[DeviceRule, ...]") -> None:
+        """Write device rules down, before they are given in a cgroup directory."""
+        text = ",".join(f"{kind} {major}:{minor} {access}" for kind, major, minor, access in rules)
+        numbers = (directory.version,)
+        self.journal.add(Step("rules", self.owner, directory.path, text, numbers=numbers))
+
+    def announce_mount(self, path: str, identity: tuple[int, int]) -> None:
+        """Write a mount down; identity: (st_dev, st_ino) of what is mounted."""
+        self.journal.add(Step("mount", self.owner, path, numbers=identity))
+
+    def _announce(
+        self, kind: str, path: str, new: str = "", old: "OldFile | str | None" = None
+    ) -> None:
+        self.journal.add(Step(kind, self.owner, path, new, old))
+
+    def holders(self, devices: "Iterable[tuple[int, int]]") -> dict[int, set[tuple[int, int]]]:
+        """Return which of the container's processes hold which character devices open."""
+        wanted = tuple(devices)
+        found = {}
+        for pid in sharing(self.process, ("mnt", "pid")):
+            held = open_devices(pid, wanted)
+            if held:
+                found[pid] = held
+        return found
+
+    def close(self) -> None:
+        """Let other nvhook processes go on."""
+        self.journal.close()
+        self.access.close()
+        self.rootfs.close()
+        if self.init is not self.process:
+            self.init.close()
+        self.process.close()
+
+    def __enter__(self) -> "LiveContainer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def rules_of(step: Step) -> "tuple[DeviceRule, ...]":
+    """Return the rules that a journal's step names."""
+    rules = []
+    for text in step.new.split(","):
+        kind, numbers, access = text.split(" ")
+        major, _, minor = numbers.partition(":")
+        rules.append((kind, int(major), int(minor), access))
+    return tuple(rules)
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from another."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def process_of(name: str) -> int:
+    """Return the first process of the container of a journal."""
+    return int(name.split("-")[1])
+
+
+def is_running(name: str) -> bool:
+    """Tell whether the container of a journal is still there."""
+    return str(start_time_of(process_of(name))) == name.split("-")[2]
+
+
+def _sweep(state_directory: str) -> None:
+    """Forget the containers that have gone."""
+    for name in names(state_directory):
+        if not is_running(name):
+            forget(state_directory, name)

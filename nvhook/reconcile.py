@@ -1,0 +1,57 @@
+"""Bring running containers back to what their journals say, and forget those that have gone.
+
+systemd (daemon-reload, set-property) and a runtime's update may put device programs of their own
+beside or in place of the patched one, and then the GPU is lost.
+"""
+
+from nvhook import detach
+from nvhook.errors import NvhookError
+from nvhook.journal import RULES, forget, names
+from nvhook.live_container import LiveContainer, is_running, process_of, rules_of
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from nvhook.config import Config
+
+
+class Reconciled(Record):
+    """One container: its first process, and lines that say what was done or what failed."""
+
+    __slots__ = ("done", "pid", "problem")
+
+    def __init__(self, pid: int, done: tuple[str, ...], problem: str = "") -> None:
+        self.pid: Final = pid
+        self.done: Final = done
+        self.problem: Final = problem
+
+
+def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
+    """Go through all journals; a container that fails does not stop the others."""
+    found = []
+    for name in names(settings.state_directory):
+        pid = process_of(name)
+        if not is_running(name):
+            forget(settings.state_directory, name)
+            found.append(Reconciled(pid, ("the container has gone: its journal is removed",)))
+            continue
+        try:
+            done = _container(pid, settings)
+        except NvhookError as error:
+            found.append(Reconciled(pid, (), str(error)))
+        else:
+            found.append(Reconciled(pid, done))
+    return tuple(found)
+
+
+def _container(pid: int, settings: "Config") -> tuple[str, ...]:
+    with LiveContainer(pid, settings.state_directory, force=True) as container:
+        recovered = detach.recover(container, settings)
+        done = [recovered] if recovered else []
+        for step in container.journal.steps:
+            if step.kind == RULES:
+                where = step.path, step.numbers[0]
+                done += container.access.grant_again(rules_of(step), *where)
+        return tuple(done)

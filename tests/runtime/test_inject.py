@@ -1,0 +1,304 @@
+"""nvhook inject and eject: a GPU given to a container that runs, used, and taken away."""
+
+import json
+import os
+import time
+
+import pytest
+
+from nvhook.formats import ldcache
+from tests.runtime.live import Live
+
+KINDS = [
+    pytest.param(readonly, user, id=f"{'ro' if readonly else 'rw'}-{user or 'root'}")
+    for readonly in (False, True)
+    for user in ("", "own-image", "host-owned-image")
+]
+
+SMALL = ldcache.splice(b"", [("libold.so.1", "/opt/libold.so.1", 0x303)])
+
+
+@pytest.mark.parametrize(("readonly", "user"), KINDS)
+def test_inject_use_eject(live, readonly, user):
+    container = live(readonly, user)
+    before = container.snapshot()
+    assert container.opens(1, 2, at="nodes") == ["EPERM", "EPERM"]
+
+    done = container.inject("1")
+
+    assert [gpu["index"] for gpu in done["gpus"]] == [1]
+    assert done["changed"]
+    assert container.opens(1) == ["ENXIO"]
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "EPERM"]
+    assert container.smi() == [container.driver.gpus[1].uuid]
+
+    container.eject()
+
+    assert container.opens(1, 2, at="nodes") == ["EPERM", "EPERM"]
+    assert container.snapshot() == before
+    assert container.journals() == []
+
+
+def test_a_second_inject_does_nothing_and_says_so(live):
+    container = live()
+    container.inject("1")
+    between = container.snapshot()
+
+    assert not container.inject("1")["changed"]
+    text = container.nvhook("inject", "--gpus", "1").stdout
+
+    assert "already: nothing done" in text
+    assert container.snapshot() == between
+
+
+@pytest.mark.parametrize("readonly", [False, True], ids=["rw", "ro"])
+def test_the_driver_stays_as_long_as_a_gpu_does(live, readonly):
+    container = live(readonly)
+    before = container.snapshot()
+    container.inject("1")
+    container.inject("0,2")
+    assert container.smi() == [container.driver.gpus[index].uuid for index in (0, 1, 2)]
+
+    container.eject("1")
+
+    assert container.opens(0, 1, 2, at="nodes") == ["ENXIO", "EPERM", "ENXIO"]
+    assert container.probe(("open", f"/dev/{container.node(1)}")) == ["ENOENT"]
+    assert container.smi() == [container.driver.gpus[index].uuid for index in (0, 2)]
+
+    container.eject("2")
+    container.eject("0")
+
+    assert container.snapshot() == before
+
+
+def test_a_node_that_the_container_makes_is_of_no_use(live):
+    container = live()
+    container.inject("1")
+    minors = [str(container.driver.gpus[gpu].minor) for gpu in (1, 2)]
+    made = [("mknod", f"/made{minor}", "195", minor) for minor in minors]
+    assert container.probe(*made) == ["OK", "OK"]
+
+    assert container.probe(*[("open", f"/made{minor}") for minor in minors]) == ["ENXIO", "EPERM"]
+    container.eject("1")
+    assert container.probe(*[("open", f"/made{minor}") for minor in minors]) == ["EPERM", "EPERM"]
+
+
+def test_what_a_process_still_holds_is_reported(live, driver):
+    # Without a driver nothing can be opened for use: a handle counts, too.
+    node = f"/dev/nvidia{driver.gpus[1].minor}"
+    words = ("/probe", "wait", "/go", "hold", node, "wait", "/stop")
+    container = live(change=lambda bundle: bundle.args(*words))
+    container.inject("0,1")
+    container.bundle.put("/go")
+    for _ in range(500):
+        if f"hold {node} = OK" in (container.bundle.directory / "output").read_text():
+            break
+        time.sleep(0.01)
+
+    assert container.eject("0")["holders"] == []
+    done = container.eject("1")
+
+    bus = container.driver.gpus[1].pci_bus_id
+    assert done["holders"] == [{"pid": container.pid, "gpus": [bus]}]
+
+
+@pytest.mark.parametrize("by", ["init", "other"])
+def test_a_process_in_a_cgroup_below_the_containers(live, by):
+    """As systemd or a container engine inside of the container makes them."""
+    container = live()
+    before = container.snapshot()
+    other = container.start("/bin/sleep", "1000")
+    for version in (1, 2):
+        below = container.make_cgroup(version, "below")
+        container.move(other, below)
+    pid = container.pid if by == "init" else other
+
+    container.inject("1", pid=pid)
+
+    opens = ("sh", "-c", "echo $$ >$0/cgroup.procs; exec nsenter -m -t $1 /probe open $2")
+    for version in (1, 2):
+        place = container.make_cgroup(version, "below")
+        if place is None:
+            continue
+        done = container.engine.view.run(
+            *opens, place, str(container.pid), f"/nodes/{container.node(1)}", check=False
+        )
+        assert "ENXIO" in done.stdout, (done, version)
+    container.eject(pid=other)
+    container.kill(other)
+    for version in (1, 2):
+        container.remove_cgroup(version, "below")
+
+    assert container.opens(1, at="nodes") == ["EPERM"]
+    assert container.snapshot() == before
+
+
+def test_the_hosts_namespaces_are_refused_unless_forced(runc, driver, place):
+    settings = driver.configuration(place / "nvhook.toml", place / "nvhook.log")
+    command = [driver.launcher, "inject", "--config", settings, "--gpus", "1", "--pid"]
+
+    refused = runc.view.run(*command, str(os.getpid()), check=False)
+    own = runc.view.run(*command, str(runc.view.pid), check=False)
+    gone = runc.view.run(*command, "4194304", check=False)
+
+    assert refused.returncode == own.returncode == gone.returncode == 1
+    assert "the host's own root directory" in refused.stderr
+    assert "the host's mount namespace" in own.stderr
+    assert "--force" in own.stderr
+    assert "can't be opened" in gone.stderr
+
+
+def test_a_gpu_from_the_hook_is_ejected_too(each_engine, bundles):
+    """Access is revoked and the node unmounted; what the hook made stays."""
+    bundle = bundles(each_engine)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=0,1")
+    container = Live(each_engine, bundle)
+    try:
+        assert not container.inject("1")["changed"]
+        assert container.inject("2")["changed"]
+        assert container.opens(0, 1, 2) == ["ENXIO"] * 3
+
+        done = container.eject("1")
+
+        bus = container.driver.gpus[1].pci_bus_id
+        assert done["given_at_creation"] == [bus]
+        assert container.opens(0, 1, 2, at="nodes") == ["ENXIO", "EPERM", "ENXIO"]
+        assert container.smi() == [container.driver.gpus[index].uuid for index in (0, 2)]
+        container.eject()
+        assert container.opens(0, 1, 2, at="nodes") == ["EPERM"] * 3
+        container.inject("1")
+        assert container.opens(0, 1, 2, at="nodes") == ["EPERM", "ENXIO", "EPERM"]
+    finally:
+        container.delete()
+
+
+def test_a_gpu_that_the_runtime_itself_allows(live, driver):
+    """As with nvhook-runtime, CDI and docker --device: the rule is in the runtime's program."""
+    minor = driver.gpus[1].minor
+
+    def allow(bundle) -> None:
+        rule = {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
+        bundle.config["linux"]["resources"]["devices"].append(rule)
+
+    container = live(change=allow)
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "EPERM"]
+
+    done = container.eject("1")
+
+    assert done["given_at_creation"] == [container.driver.gpus[1].pci_bus_id]
+    assert container.opens(1, 2, at="nodes") == ["EPERM", "EPERM"]
+    container.inject("1,2")
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "ENXIO"]
+    container.eject("1")
+    assert container.opens(1, 2, at="nodes") == ["EPERM", "ENXIO"]
+
+
+def test_the_containers_own_ldconfig_in_between(live):
+    """Its cache is kept, without the entries of what is taken away."""
+    container = live(change=lambda bundle: bundle.put("/etc/ld.so.cache", SMALL))
+    container.inject("1")
+    cache = container.bundle.root / "etc/ld.so.cache"
+    injected = cache.read_bytes()
+    cache.write_bytes(ldcache.splice(injected, [("libnew.so.1", "/opt/libnew.so.1", 0x303)]))
+
+    container.eject()
+
+    names = [entry.name for entry in ldcache.parse(cache.read_bytes()).entries]
+    assert names == ["libold.so.1", "libnew.so.1"]
+
+
+def test_a_damaged_loader_cache_is_given_back(live):
+    container = live(change=lambda bundle: bundle.put("/etc/ld.so.cache", b"damaged"))
+    before = container.snapshot()
+
+    container.inject("1")
+
+    assert b"libcuda" in (container.bundle.root / "etc/ld.so.cache").read_bytes()
+    container.eject()
+    assert container.snapshot() == before
+
+
+def test_a_failure_takes_everything_back(live):
+    """The image has a file where the last of the driver's files needs a directory."""
+    container = live(change=lambda bundle: bundle.put("/usr/bin", b"not a directory"))
+    before = container.snapshot()
+
+    result = container.nvhook("inject", "--gpus", "1")
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("nvhook: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert container.snapshot() == before
+    assert container.journals() == []
+
+
+def test_an_unknown_gpu(live):
+    container = live()
+
+    result = container.nvhook("inject", "--gpus", "7")
+
+    assert result.returncode == 1
+    assert "unknown device id 7" in result.stderr
+    assert container.journals() == []
+
+
+def test_list_containers_asks_the_kernel(live, driver):
+    """Of a GPU without its node, or without its rule, that is said."""
+    container = live()
+    container.inject("0,1")
+    node = driver.gpus[3].minor
+    assert container.probe(("mknod", f"/dev/nvidia{node}", "195", str(node))) == ["OK"]
+
+    command = [driver.launcher, "list", "--containers", "--config", container.bundle.settings]
+    listed = json.loads(container.engine.view.run(*command, "--json").stdout)["containers"]
+    text = container.engine.view.run(*command).stdout
+
+    found = {each["pid"]: each for each in listed}[container.pid]
+    assert container.bundle.name in found["cgroup"]
+    assert [(gpu["index"], gpu["node"], gpu["access"]) for gpu in found["gpus"]] == [
+        (0, True, True),
+        (1, True, True),
+        (3, True, False),
+    ]
+    line = next(line for line in text.splitlines() if line.split()[0] == str(container.pid))
+    assert "0, 1, 3 (not allowed)" in line
+    container.eject("0,1")
+    assert container.probe(("open", f"/dev/nvidia{node}")) == ["EPERM"]
+
+
+def test_reconcile_gives_back_what_something_else_took(live):
+    container = live()
+    before = container.snapshot()
+    container.inject("1")
+    container.take_rules(1)
+    assert container.opens(1) == ["EPERM"]
+
+    text = container.reconcile()
+
+    assert f"process {container.pid}: v" in text
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "EPERM"]
+    assert container.reconcile() == ""
+    container.eject()
+    assert container.snapshot() == before
+
+
+def test_reconcile_finishes_what_was_killed(live):
+    container = live()
+    before = container.snapshot()
+    container.nvhook("inject", "--gpus", "1", env=("NVHOOK_FAULT=50",))
+
+    assert "an inject that was killed is undone" in container.reconcile()
+
+    assert container.snapshot() == before
+    assert container.journals() == []
+
+
+def test_the_journal_of_a_container_that_has_gone(live):
+    container = live()
+    container.inject("1")
+    assert len(container.journals()) == 1
+    container.delete()
+
+    assert "its journal is removed" in container.reconcile()
+
+    assert container.journals() == []
