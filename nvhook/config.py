@@ -87,6 +87,12 @@ SETTINGS = (
         "give compute and utility every library with the driver's version, known to nvhook or not",
     ),
     Setting(
+        "cuda-forward-compatibility",
+        "flag",
+        True,
+        "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
+    ),
+    Setting(
         "swarm-resource",
         "names",
         (),
@@ -131,6 +137,7 @@ class Config(Record):
     accept_envvar_when_unprivileged: bool
     accept_volume_mounts: bool
     cdi_spec_directories: tuple[str, ...]
+    cuda_forward_compatibility: bool
     dev_root: str
     device_rules: bool
     disable_require: bool

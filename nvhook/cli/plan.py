@@ -19,6 +19,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.core.inventory import Gpu
+from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.errors import assert_never
 from nvhook.record import Record
 
@@ -177,7 +178,9 @@ def _describe(edit: "Edit") -> str:
 def _why(edit: "Edit", gpus: tuple[Gpu, ...], capabilities: tuple[str, ...]) -> str:
     """Return what an edit is for: a GPU, or the capabilities that need it."""
     if isinstance(edit, LdCacheUpdate):
-        return "the container's loader finds the libraries"
+        in_image = any(each.container_path.startswith(COMPAT_DIRECTORY) for each in edit.libraries)
+        first = f", those in {COMPAT_DIRECTORY} first" if in_image else ""
+        return f"the container's loader finds the libraries{first}"
     if isinstance(edit, CgroupRule):
         return "without the rule, opening the node is refused"
     if isinstance(edit, AdditionalGid):
