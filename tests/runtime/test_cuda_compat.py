@@ -114,10 +114,9 @@ def test_who_does_not_want_it(runc, bundles, variables, setting):
         lambda bundle: bundle.put(f"{COMPAT}/libcuda.so.{NEWER}", library("libother.so.1")),
         lambda bundle: (bundle.seen_root / f"{COMPAT[1:]}/libcuda.so.1").unlink(),
         lambda bundle: os.mkfifo(bundle.seen_root / f"{COMPAT[1:]}/libfifo.so.1"),
-        lambda bundle: bundle.link(f"{COMPAT}/libmem.so.1", "/proc/kcore"),
         lambda bundle: bundle.link(f"{COMPAT}/libnode.so.1", "/nodes/nvidia0"),
     ],
-    ids=["two", "broken", "another-soname", "no-link", "fifo", "link-into-proc", "link-to-a-node"],
+    ids=["two", "broken", "another-soname", "no-link", "fifo", "link-to-a-node"],
 )
 def test_odd_libraries_of_an_image_are_left_alone(runc, bundles, spoil):
     bundle = bundles(runc)
