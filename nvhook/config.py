@@ -200,6 +200,16 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     return values
 
 
+def check(document: dict[str, object], name: str) -> None:
+    """Check settings by key, as a file would have them; name says where they are from.
+
+    Raises: ConfigError.
+    """
+    for key, value in document.items():
+        if _convert(_BY_KEY[key], value) is None:
+            raise ConfigError(f"{name}: {key} must be {_wanted(_BY_KEY[key])}")
+
+
 def _unreadable(name: str, error: Exception) -> ConfigError:
     reason = error.strerror if isinstance(error, OSError) else error
     return ConfigError(f"can't read configuration file {name}: {reason}")
