@@ -34,11 +34,12 @@ _CAPABILITIES = ("compute", "utility", "video", "graphics", "display", "ngx", "c
 _SHORT = {"-d": "--debug", "-k": "--load-kmods", "-n": "--no-pivot", "-u": "--user", "-r": "--root"}
 _SHORT |= {"-l": "--ldcache", "-p": "--pid", "-V": "--version", "-h": "--help", "-?": "--help"}
 # How nvhook works anyway, or what it has no need of.
-_IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig", "--cuda-compat-mode")
-_IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels", "--no-cntlibs")
+_IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig")
+_IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels")
 _MIG_MANAGEMENT = {"--mig-config": "config", "--mig-monitor": "monitor"}
 _REPEATED = ("--device", "--imex-channel", "--require")
-_VALUES = ("--debug", "--root", "--pid", *_REPEATED, *_MIG_MANAGEMENT, *_IGNORED_VALUES)
+_SINGLE = ("--debug", "--root", "--pid", "--cuda-compat-mode", *_MIG_MANAGEMENT)
+_VALUES = (*_SINGLE, *_REPEATED, *_IGNORED_VALUES)
 _LATER = ("--no-devbind",)
 _LISTS = ("--libraries", "--binaries", "--ipcs", "--firmwares")
 
@@ -72,7 +73,16 @@ class Call:
                 self.lists[name].append(value)
             else:
                 self.options[name] = value
-        known = {*_VALUES, *_IGNORED, *_LATER, *_LISTS, "--no-cgroups", "--version", "--help"}
+        known = {
+            *_VALUES,
+            *_IGNORED,
+            *_LATER,
+            *_LISTS,
+            "--no-cgroups",
+            "--no-cntlibs",
+            "--version",
+            "--help",
+        }
         known |= {f"--{capability}" for capability in _CAPABILITIES}
         for name in self.options:
             if name not in known:
@@ -123,6 +133,8 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
         changes["driver_root"] = call.options["--root"].rstrip("/") or "/"
     if "--no-cgroups" in call.options:
         changes["device_rules"] = False
+    if "--no-cntlibs" in call.options or call.options.get("--cuda-compat-mode") == "disabled":
+        changes["cuda_forward_compatibility"] = False
     settings = settings.replace(**changes)
     log.configure(settings.log_path, settings.log_level)
     if call.command == "configure":
@@ -166,7 +178,8 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
         requirements=tuple([("--require", text) for text in call.lists["--require"]]),
         imex_channels=channels,
     )
-    outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
+    layout = pipeline.layout_of(target.rootfs, settings.cuda_forward_compatibility)
+    outcome = pipeline.plan_for(request, settings, layout)
     executor.apply(outcome.plan, target, pipeline.machine(), log)
     executor.keep_over_reload(executor.rules_of(outcome.plan), target, log)
     log.info(

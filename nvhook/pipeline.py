@@ -9,7 +9,7 @@ import posix
 from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
 from nvhook.core.inventory import gpus_of
-from nvhook.core.layout import ContainerLayout, container_layout
+from nvhook.core.layout import COMPAT_DIRECTORY, ContainerLayout, container_layout
 from nvhook.core.planner import merge, plan_request, without_rules
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.core.selection import having, may_mean_mig, select
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from nvhook.config import Config
+    from nvhook.core.compat import CompatDirectory
     from nvhook.core.inventory import Device, Inventory
     from nvhook.kernel.rootfs import Rootfs
 
@@ -106,11 +107,21 @@ def machine() -> str:
     return posix.uname().machine
 
 
-def layout_of(rootfs: "Rootfs") -> ContainerLayout:
-    """Look where a container keeps its libraries."""
-    return container_layout(
+def layout_of(rootfs: "Rootfs", cuda_compat: bool = True) -> ContainerLayout:
+    """Look where a container keeps its libraries, and for CUDA's compatibility libraries in it."""
+    layout = container_layout(
         machine(), debian=rootfs.has("/etc/debian_version"), has_lib32=rootfs.has("/usr/lib32")
     )
+    return layout.replace(compat=compat_of(rootfs) if cuda_compat else None)
+
+
+def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
+    """Return the compatibility libraries of a container; they are read, and nothing else."""
+    if not rootfs.has(COMPAT_DIRECTORY):
+        return None
+    from nvhook import cuda_compat  # not loaded for the many images without
+
+    return cuda_compat.find(rootfs)
 
 
 def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Outcome:
@@ -159,7 +170,10 @@ def _feature_plans(request: Request, config: "Config") -> list[Plan]:
 
 
 def plan_for_devices(
-    devices: "Sequence[tuple[str, int, int]]", capabilities: str, config: "Config"
+    devices: "Sequence[tuple[str, int, int]]",
+    capabilities: str,
+    config: "Config",
+    compat: "CompatDirectory | None" = None,
 ) -> Outcome:
     """Plan what belongs to the devices whose nodes a container has: (path, major, minor).
 
@@ -174,7 +188,8 @@ def plan_for_devices(
     drm = tuple([each for each in host.drm if (each.node.major, each.node.minor) in numbers])
     host = host.replace(drm=drm)
     request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
-    return Outcome(request, given, plan_request(wanted, given, host, ContainerLayout()))
+    layout = ContainerLayout(compat=compat)
+    return Outcome(request, given, plan_request(wanted, given, host, layout))
 
 
 def plan_for_bundle(
@@ -188,10 +203,11 @@ def plan_for_bundle(
     request = from_container(container, config, warnings)
     if request is None:
         return None
-    return plan_for(request, config, layout_of_root(container.root_path))
+    layout = layout_of_root(container.root_path, config.cuda_forward_compatibility)
+    return plan_for(request, config, layout)
 
 
-def layout_of_root(root_path: str) -> ContainerLayout:
+def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
     """Look where a container that is not created yet keeps its libraries.
 
     Raises: FormatError if its root can't be opened.
@@ -206,7 +222,7 @@ def layout_of_root(root_path: str) -> ContainerLayout:
         ) from error
     rootfs = Rootfs(fd)
     try:
-        return layout_of(rootfs)
+        return layout_of(rootfs, cuda_compat)
     finally:
         rootfs.close()
 

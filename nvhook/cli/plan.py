@@ -19,6 +19,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.core.inventory import MigDevice
+from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.core.mig import node_names
 from nvhook.errors import assert_never
 from nvhook.formats import mig
@@ -196,7 +197,9 @@ def _paths(device: MigDevice) -> list[str]:
 def _why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, ...]) -> str:
     """Return what an edit is for: a GPU, or the capabilities that need it."""
     if isinstance(edit, LdCacheUpdate):
-        return "the container's loader finds the libraries"
+        in_image = any(each.container_path.startswith(COMPAT_DIRECTORY) for each in edit.libraries)
+        first = f", those in {COMPAT_DIRECTORY} first" if in_image else ""
+        return f"the container's loader finds the libraries{first}"
     if isinstance(edit, CgroupRule):
         return "without the rule, opening the node is refused"
     if isinstance(edit, AdditionalGid):

@@ -100,6 +100,8 @@ def driver_plan(
                 if name.endswith(".so") and "/" not in name:
                     cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
     edits += links
+    # In front: of two libraries of a name the first is the loader's.
+    cached[:0] = _compat_libraries(capabilities, inventory, layout)
     if cached:
         edits.append(LdCacheUpdate(tuple(cached)))
     return Plan(tuple(edits))
@@ -246,6 +248,17 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
             text = inventory.proc_files[name]
             masked = masked_params(text) if name == "params" else text
             yield TextFile(f"{catalog.PROC_DRIVER}/{name}", masked)
+
+
+def _compat_libraries(
+    capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
+) -> "tuple[CachedLibrary, ...]":
+    if layout.compat is None or "compute" not in capabilities:
+        return ()
+    from nvhook.core import compat  # not loaded for the many images without
+
+    wanted = compat.is_wanted(layout.compat, inventory.driver_version, inventory.cuda_version)
+    return layout.compat.libraries if wanted else ()
 
 
 def _profile(capabilities: tuple[str, ...], devices: "tuple[Device, ...]") -> "Iterable[Edit]":

@@ -92,12 +92,14 @@ def find_xorg_modules(driver_root: str, driver_version: str, machine: str) -> tu
     found = []
     for module in XORG_MODULES:
         name = module.format(version=driver_version)
-        for path in _xorg_paths(libraries, name):
-            resolved = _regular_file(driver_root, path, executable=False)
-            if resolved is not None:
-                host_path = join_root(driver_root, resolved)
-                found.append(HostFile("xorg", path, resolved, host_path))
-                break
+        paths = {
+            path: _regular_file(driver_root, path, False) for path in _xorg_paths(libraries, name)
+        }
+        present = [(path, resolved) for path, resolved in paths.items() if resolved is not None]
+        # Where it is itself before where links lead to it: /usr/lib64 may be a link to /usr/lib.
+        present.sort(key=lambda place: place[0] != place[1])
+        for path, resolved in present[:1]:
+            found.append(HostFile("xorg", path, resolved, join_root(driver_root, resolved)))
     return tuple(found)
 
 

@@ -81,6 +81,7 @@ handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
 cdi-spec-directories = ["/a/", "/b"]
 disable-require = true
+cuda-forward-compatibility = false
 inject-unlisted-driver-libraries = false
 """,
     )
@@ -102,6 +103,7 @@ inject-unlisted-driver-libraries = false
         handler_mounts="spec",
         cdi_spec_directories=("/a", "/b"),
         disable_require=True,
+        cuda_forward_compatibility=False,
         inject_unlisted_driver_libraries=False,
     )
     assert config.load(path) == expected
