@@ -97,10 +97,10 @@ def _plan(
     container: "LiveContainer", request: "Request", settings: "Config"
 ) -> "tuple[tuple[Gpu, ...], Plan, dict[Edit, str]]":
     """Return the GPUs, their plan, and which edits are there for one GPU only (by PCI bus id)."""
-    host = pipeline.inventory(settings)
-    gpus = select_gpus(request.devices, host)
-    layout = pipeline.layout_of(container.rootfs)
     capabilities = tuple(sorted(request.driver_capabilities))
+    host = pipeline.inventory(settings, capabilities=capabilities)
+    gpus = select_gpus(request.devices, host)
+    layout = pipeline.layout_of(container.rootfs, settings.cuda_forward_compatibility)
     shared = driver_plan(capabilities, host, layout, uvm_required=bool(gpus))
     own = {gpu.pci_bus_id: gpu_plan(gpu, host) for gpu in gpus}
     owners = {edit: bus for bus, plan in own.items() for edit in plan.edits}

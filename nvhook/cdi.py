@@ -95,14 +95,14 @@ def generate(wanted: Wanted, config: "Config") -> "Spec":
 def _gpus(wanted: Wanted, config: "Config") -> "Spec":
     capabilities = parse_capabilities(wanted.capabilities, config.supported_driver_capabilities)
     asked = _devices(wanted)
-    inventory = pipeline.inventory(config, asked)
+    inventory = pipeline.inventory(config, asked, capabilities)
     devices = select(asked, inventory)
     driver = driver_plan(capabilities, inventory, ContainerLayout())
     return build_spec(
         wanted.kind,
         merge((Plan((VOID,)), driver)),
         [(device_names(each, wanted.strategies), device_plan(each, inventory)) for each in devices],
-        inventory.nodes,
+        (*inventory.nodes, *[drm.node for drm in inventory.drm]),
         hook_entry(wanted.launcher, capabilities, wanted.config_path),
         wanted.all_device,
     )

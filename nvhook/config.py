@@ -81,10 +81,28 @@ SETTINGS = (
         "driver capabilities that containers may have",
     ),
     Setting(
+        "inject-unlisted-driver-libraries",
+        "flag",
+        True,
+        "give compute and utility every library with the driver's version, known to nvhook or not",
+    ),
+    Setting(
+        "cuda-forward-compatibility",
+        "flag",
+        True,
+        "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
+    ),
+    Setting(
         "swarm-resource",
         "names",
         (),
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
+    ),
+    Setting(
+        "disable-require",
+        "flag",
+        False,
+        "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
     Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
     Setting(
@@ -119,11 +137,14 @@ class Config(Record):
     accept_envvar_when_unprivileged: bool
     accept_volume_mounts: bool
     cdi_spec_directories: tuple[str, ...]
+    cuda_forward_compatibility: bool
     dev_root: str
     device_rules: bool
+    disable_require: bool
     driver_root: str
     handler_mounts: str
     handler_runtimes: tuple[str, ...]
+    inject_unlisted_driver_libraries: bool
     log_level: str
     log_path: str
     proc_root: str
@@ -177,6 +198,16 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     finally:
         posix.close(fd)
     return values
+
+
+def check(document: dict[str, object], name: str) -> None:
+    """Check settings by key, as a file would have them; name says where they are from.
+
+    Raises: ConfigError.
+    """
+    for key, value in document.items():
+        if _convert(_BY_KEY[key], value) is None:
+            raise ConfigError(f"{name}: {key} must be {_wanted(_BY_KEY[key])}")
 
 
 def _unreadable(name: str, error: Exception) -> ConfigError:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 USAGE = """usage: nvidia-container-cli [--debug FILE] [--root DIR] COMMAND
 
   configure --pid PID [--device LIST]... [--compute] [--utility] [--video] [--graphics] [--display]
-            [--ngx] [--compat32] [--mig-config all] [--mig-monitor all] [--no-cgroups] ROOTFS
+            [--ngx] [--compat32] [--mig-config all] [--mig-monitor all] [--imex-channel LIST]
+            [--require EXPRESSION]... [--no-cgroups] ROOTFS
                       give a container that is being created its GPUs
   list [--device LIST]... [--libraries] [--binaries] [--ipcs] [--firmwares]
                       print the driver's files; without an option all of them
@@ -33,25 +34,28 @@ _CAPABILITIES = ("compute", "utility", "video", "graphics", "display", "ngx", "c
 _SHORT = {"-d": "--debug", "-k": "--load-kmods", "-n": "--no-pivot", "-u": "--user", "-r": "--root"}
 _SHORT |= {"-l": "--ldcache", "-p": "--pid", "-V": "--version", "-h": "--help", "-?": "--help"}
 # How nvhook works anyway, or what it has no need of.
-_IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig", "--cuda-compat-mode")
-_IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels", "--no-cntlibs")
+_IGNORED_VALUES = ("--user", "--ldcache", "--ldconfig")
+_IGNORED = ("--load-kmods", "--no-pivot", "--no-create-imex-channels")
 _MIG_MANAGEMENT = {"--mig-config": "config", "--mig-monitor": "monitor"}
-_LATER_VALUES = ("--imex-channel", "--require")
-_VALUES = ("--debug", "--root", "--pid", "--device", *_MIG_MANAGEMENT)
-_VALUES += (*_IGNORED_VALUES, *_LATER_VALUES)
-_LATER = (*_LATER_VALUES, "--no-devbind")
+_REPEATED = ("--device", "--imex-channel", "--require")
+_SINGLE = ("--debug", "--root", "--pid", "--cuda-compat-mode", *_MIG_MANAGEMENT)
+_VALUES = (*_SINGLE, *_REPEATED, *_IGNORED_VALUES)
+_LATER = ("--no-devbind",)
 _LISTS = ("--libraries", "--binaries", "--ipcs", "--firmwares")
 
 
 class Call:
-    """A command line: the command, its options (the last value each) and its arguments."""
+    """A command line: the command, its options (the last value each) and its arguments.
 
-    __slots__ = ("arguments", "command", "devices", "options")
+    ``lists`` has every value of the options that may be repeated.
+    """
+
+    __slots__ = ("arguments", "command", "lists", "options")
 
     def __init__(self, words: list[str]) -> None:
         self.command = ""
         self.options: dict[str, str] = {}
-        self.devices: list[str] = []
+        self.lists: dict[str, list[str]] = {name: [] for name in _REPEATED}
         self.arguments: list[str] = []
         rest = iter(words)
         for word in rest:
@@ -65,11 +69,20 @@ class Call:
             name = _SHORT.get(name, name)
             if name in _VALUES and not equals:
                 value = next(rest, "")
-            if name == "--device":
-                self.devices.append(value)
+            if name in self.lists:
+                self.lists[name].append(value)
             else:
                 self.options[name] = value
-        known = {*_VALUES, *_IGNORED, *_LATER, *_LISTS, "--no-cgroups", "--version", "--help"}
+        known = {
+            *_VALUES,
+            *_IGNORED,
+            *_LATER,
+            *_LISTS,
+            "--no-cgroups",
+            "--no-cntlibs",
+            "--version",
+            "--help",
+        }
         known |= {f"--{capability}" for capability in _CAPABILITIES}
         for name in self.options:
             if name not in known:
@@ -120,6 +133,8 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
         changes["driver_root"] = call.options["--root"].rstrip("/") or "/"
     if "--no-cgroups" in call.options:
         changes["device_rules"] = False
+    if "--no-cntlibs" in call.options or call.options.get("--cuda-compat-mode") == "disabled":
+        changes["cuda_forward_compatibility"] = False
     settings = settings.replace(**changes)
     log.configure(settings.log_path, settings.log_level)
     if call.command == "configure":
@@ -145,7 +160,8 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
         raise RequestError("one absolute ROOTFS is needed", "nvidia-container-cli --help")
     wanted = [name for name in _CAPABILITIES if f"--{name}" in call.options]
     capabilities = parse_capabilities(",".join(wanted), settings.supported_driver_capabilities)
-    devices = parse_devices(",".join(call.devices), "--device") or ()
+    devices = parse_devices(",".join(call.lists["--device"]), "--device") or ()
+    channels = parse_devices(",".join(call.lists["--imex-channel"]), "--imex-channel") or ()
     manages_mig = []
     for option, capability in _MIG_MANAGEMENT.items():
         if option in call.options:
@@ -155,9 +171,15 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     log.bind(pid=pid)
     target = executor.Target(int(pid), call.arguments[0])
     request = Request(
-        devices, capabilities if wanted else (), "--device", manages_mig=tuple(manages_mig)
+        devices,
+        capabilities if wanted else (),
+        "--device",
+        manages_mig=tuple(manages_mig),
+        requirements=tuple([("--require", text) for text in call.lists["--require"]]),
+        imex_channels=channels,
     )
-    outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
+    layout = pipeline.layout_of(target.rootfs, settings.cuda_forward_compatibility)
+    outcome = pipeline.plan_for(request, settings, layout)
     executor.apply(outcome.plan, target, pipeline.machine(), log)
     executor.keep_over_reload(executor.rules_of(outcome.plan), target.process.pid, log)
     log.info(
@@ -174,9 +196,10 @@ def _list(call: Call, inventory: "Inventory") -> None:
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 
-    everything = not call.devices and not any(name in call.options for name in _LISTS)
-    if everything or call.devices:
-        asked = parse_devices(",".join(call.devices) or "all", "--device") or ()
+    asked_devices = call.lists["--device"]
+    everything = not asked_devices and not any(name in call.options for name in _LISTS)
+    if everything or asked_devices:
+        asked = parse_devices(",".join(asked_devices) or "all", "--device") or ()
         names = {*CONTROL_NODES}
         for device in select(asked, inventory):
             names.update(node_names(device))

@@ -4,7 +4,7 @@ Access goes first: a device that can't be opened any more is not used while its 
 """
 
 from nvhook import pipeline
-from nvhook.core.catalog import PROC_DRIVER
+from nvhook.core.catalog import DRM_CAPABILITIES, PROC_DRIVER
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.formats import ldcache
 from nvhook.journal import MOUNT, RULES, boundary
@@ -238,7 +238,7 @@ def _is_ours(path: str, libraries: "set[str]") -> bool:
 def _inventory(settings: "Config") -> "Inventory | None":
     """Return the host's inventory, None where the driver has gone: the journal is enough then."""
     try:
-        return pipeline.inventory(settings)
+        return pipeline.inventory(settings, capabilities=DRM_CAPABILITIES)
     except HostError:
         return None
 
@@ -258,6 +258,9 @@ def _numbers(
     for bus in chosen:
         if major is not None and bus in gpus:
             found[major, gpus[bus].minor] = bus
+    for each in host.drm if host is not None else ():
+        if each.pci_bus_id in chosen:
+            found[each.node.major, each.node.minor] = each.pci_bus_id
     return found
 
 
@@ -275,14 +278,14 @@ def _foreign(
     numbers: dict[tuple[int, int], str],
 ) -> tuple[str, ...]:
     """Return which of the chosen GPUs the container has without inject's doing."""
-    recorded = {step.owner for step in container.journal.steps if step.kind == MOUNT}
+    recorded = {step.path for step in container.journal.steps if step.kind == MOUNT}
     found = []
     for bus in chosen:
-        if bus not in gpus or bus in recorded:
+        node = f"/dev/nvidia{gpus[bus].minor}" if bus in gpus else ""
+        if not node or node in recorded:
             continue
         rules = _rules(bus, numbers)
-        node = container.rootfs.has(f"/dev/nvidia{gpus[bus].minor}")
-        if node or any(container.access.allows(rule) for rule in rules):
+        if container.rootfs.has(node) or any(container.access.allows(rule) for rule in rules):
             found.append(bus)
     return tuple(found)
 
@@ -297,13 +300,15 @@ def _take_foreign(
     host: "Inventory | None",
     numbers: dict[tuple[int, int], str],
 ) -> list[Left]:
-    """Revoke access to a GPU and unmount its node; where it was made, the rest stays."""
+    """Revoke access to a GPU and unmount its nodes; where they were made, the rest stays."""
     left: list[Left] = []
     node = f"/dev/nvidia{gpu.minor}"
     if not container.access.revoke(_rules(gpu.pci_bus_id, numbers)):
         left.append((node, "the container may open every device: access can't be revoked"))
     boundary()
     places = [node, f"{PROC_DRIVER}/gpus/{gpu.pci_bus_id}"]
+    drm = host.drm if host is not None else ()
+    places += [f"/dev/{each.node.name}" for each in drm if each.pci_bus_id == gpu.pci_bus_id]
     with container.process.mount_namespace():
         for path in places:
             why = container.rootfs.unmount_all(path)

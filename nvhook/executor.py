@@ -238,14 +238,24 @@ class Application:
                     self.rootfs.symlink(edit.container_path, edit.target)
             case TextFile():
                 self.doing = f"write {edit.container_path}"
-                if not self._is_closed(edit.container_path):
-                    self.rootfs.write(edit.container_path, edit.content.encode(), edit.mode)
+                self._write(edit)
             case EnvVar() | AdditionalGid():
                 self.notes.append(f"left out, the process is already created: {edit.kind}")
             case CgroupRule() | LdCacheUpdate():
                 pass  # done before and after
             case _:
                 assert_never(edit)
+
+    def _write(self, edit: TextFile) -> None:
+        path = edit.container_path
+        if self._is_closed(path):
+            return
+        try:
+            self.rootfs.write(path, edit.content.encode(), edit.mode)
+        except NoPlaceError as error:
+            if path.startswith("/proc/"):
+                raise
+            self.notes.append(f"left out: {error}")
 
     def undo(self) -> None:
         """Take back every mount and file of this run, newest first."""

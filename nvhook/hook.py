@@ -126,10 +126,16 @@ def _run(options: _Options, log: Log) -> None:
     from nvhook import executor
 
     target = executor.Target(state.pid, container.root_path)
+    if request is not None and options.delegated:
+        request = request.replace(requirements=())  # nvhook-runtime has checked them
     if request is None:
-        outcome = pipeline.plan_for_devices(container.devices, options.cdi or "", settings)
+        compat = None
+        if settings.cuda_forward_compatibility:
+            compat = pipeline.compat_of(target.rootfs)
+        outcome = pipeline.plan_for_devices(container.devices, options.cdi or "", settings, compat)
     else:
-        outcome = pipeline.plan_for(request, settings, pipeline.layout_of(target.rootfs))
+        layout = pipeline.layout_of(target.rootfs, settings.cuda_forward_compatibility)
+        outcome = pipeline.plan_for(request, settings, layout)
     plan = outcome.plan
     if options.delegated or options.cdi:
         plan = rest(plan, container.devices)

@@ -6,9 +6,11 @@ Inventory (cached) + Request -> GPUs and MIG devices -> Plan
 
 import posix
 
+from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
-from nvhook.core.layout import ContainerLayout, container_layout
-from nvhook.core.planner import plan_request
+from nvhook.core.inventory import gpus_of
+from nvhook.core.layout import COMPAT_DIRECTORY, ContainerLayout, container_layout
+from nvhook.core.planner import merge, plan_request, without_rules
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.core.selection import having, may_mean_mig, select
 from nvhook.errors import FormatError, RequestError
@@ -19,10 +21,11 @@ from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Final
 
     from nvhook.config import Config
+    from nvhook.core.compat import CompatDirectory
     from nvhook.core.inventory import Device, Inventory
     from nvhook.kernel.rootfs import Rootfs
 
@@ -73,14 +76,25 @@ def read_config(path: str) -> bytes:
 
 
 def inventory(
-    config: "Config", devices: tuple[str, ...] = ("all",), manages_mig: tuple[str, ...] = ()
+    config: "Config",
+    devices: tuple[str, ...] = ("all",),
+    capabilities: "Iterable[str]" = (),
+    manages_mig: tuple[str, ...] = (),
 ) -> "Inventory":
-    """Return what the configured host has; MIG devices only where these device ids can mean some.
+    """Return what the configured host has, as far as these device ids and capabilities need it.
 
-    So a container with whole GPUs pays nothing for MIG. ``manages_mig`` is Request's.
+    MIG devices are looked for only where the ids can mean some, or where ``manages_mig``
+    (Request's) has something, so that a container with whole GPUs pays nothing for MIG.
     """
     roots = config.driver_root, config.dev_root, config.proc_root, config.sys_root
     host = inventory_cache.load(*roots, config.state_directory)
+    if not config.inject_unlisted_driver_libraries:
+        listed = tuple([library for library in host.libraries if library.name in LISTED])
+        host = host.replace(libraries=listed)
+    if any(capability in DRM_CAPABILITIES for capability in capabilities):
+        from nvhook.host.drm import find_drm  # not loaded for compute
+
+        host = host.replace(drm=find_drm(host.gpus, config.dev_root, config.sys_root))
     if manages_mig or (may_mean_mig(devices) and has_mig_gpus(host.majors, config.proc_root)):
         from nvhook.host import mig
 
@@ -93,22 +107,38 @@ def machine() -> str:
     return posix.uname().machine
 
 
-def layout_of(rootfs: "Rootfs") -> ContainerLayout:
-    """Look where a container keeps its libraries."""
-    return container_layout(
+def layout_of(rootfs: "Rootfs", cuda_compat: bool = True) -> ContainerLayout:
+    """Look where a container keeps its libraries, and for CUDA's compatibility libraries in it."""
+    layout = container_layout(
         machine(), debian=rootfs.has("/etc/debian_version"), has_lib32=rootfs.has("/usr/lib32")
     )
+    return layout.replace(compat=compat_of(rootfs) if cuda_compat else None)
+
+
+def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
+    """Return the compatibility libraries of a container; they are read, and nothing else."""
+    if not rootfs.has(COMPAT_DIRECTORY):
+        return None
+    from nvhook import cuda_compat  # not loaded for the many images without
+
+    return cuda_compat.find(rootfs)
 
 
 def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Outcome:
     """Plan a request on this host.
 
-    Raises: RequestError for a device that does not exist, HostError for something missing.
+    Raises: RequestError for a device that does not exist, HostError for something missing or a
+        requirement that is not satisfied.
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
-    host = inventory(config, request.devices, request.manages_mig)
+    host = inventory(config, request.devices, request.driver_capabilities, request.manages_mig)
     devices = select(request.devices, host)
+    if request.requirements:
+        from nvhook.core import requirements  # not loaded where an image requires nothing
+
+        gpus = gpus_of(devices)
+        requirements.check(request.requirements, host.driver_version, host.cuda_version, gpus)
     plan = plan_request(
         request.driver_capabilities,
         devices,
@@ -117,22 +147,49 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
         device_rules=config.device_rules,
         manages_mig=request.manages_mig,
     )
+    if request.features or request.imex_channels:
+        plan = merge((plan, *_feature_plans(request, config)))
     return Outcome(request, devices, plan)
 
 
+def _feature_plans(request: Request, config: "Config") -> list[Plan]:
+    from nvhook.core import features
+    from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
+
+    plans = []
+    for name in request.features:
+        feature = features.FEATURES[name]
+        nodes = find_feature_nodes(feature, config.dev_root)
+        files = find_feature_files(feature, config.driver_root, config.dev_root)
+        plans.append(features.feature_plan(feature, nodes, files, config.dev_root))
+    if request.imex_channels:
+        nodes = find_feature_nodes(features.IMEX, config.dev_root)
+        channels = features.channel_plans(request.imex_channels, nodes, config.dev_root)
+        plans += channels.values()
+    return plans if config.device_rules else [without_rules(plan) for plan in plans]
+
+
 def plan_for_devices(
-    devices: "Sequence[tuple[str, int, int]]", capabilities: str, config: "Config"
+    devices: "Sequence[tuple[str, int, int]]",
+    capabilities: str,
+    config: "Config",
+    compat: "CompatDirectory | None" = None,
 ) -> Outcome:
     """Plan what belongs to the devices whose nodes a container has: (path, major, minor).
 
     With host paths, as the CDI spec had them that gave it the nodes.
     """
-    has_capabilities = any(path.startswith("/dev/nvidia-caps/") for path, _, _ in devices)
-    host = inventory(config, ("all",) if has_capabilities else ())
-    given = having(frozenset([(major, minor) for _, major, minor in devices]), host)
     wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
+    has_capabilities = any(path.startswith("/dev/nvidia-caps/") for path, _, _ in devices)
+    host = inventory(config, ("all",) if has_capabilities else (), wanted)
+    numbers = frozenset([(major, minor) for _, major, minor in devices])
+    given = having(numbers, host)
+    # A MIG device's GPU is among them, and its nodes for rendering need not be the container's.
+    drm = tuple([each for each in host.drm if (each.node.major, each.node.minor) in numbers])
+    host = host.replace(drm=drm)
     request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
-    return Outcome(request, given, plan_request(wanted, given, host, ContainerLayout()))
+    layout = ContainerLayout(compat=compat)
+    return Outcome(request, given, plan_request(wanted, given, host, layout))
 
 
 def plan_for_bundle(
@@ -146,10 +203,11 @@ def plan_for_bundle(
     request = from_container(container, config, warnings)
     if request is None:
         return None
-    return plan_for(request, config, layout_of_root(container.root_path))
+    layout = layout_of_root(container.root_path, config.cuda_forward_compatibility)
+    return plan_for(request, config, layout)
 
 
-def layout_of_root(root_path: str) -> ContainerLayout:
+def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
     """Look where a container that is not created yet keeps its libraries.
 
     Raises: FormatError if its root can't be opened.
@@ -164,7 +222,7 @@ def layout_of_root(root_path: str) -> ContainerLayout:
         ) from error
     rootfs = Rootfs(fd)
     try:
-        return layout_of(rootfs)
+        return layout_of(rootfs, cuda_compat)
     finally:
         rootfs.close()
 

@@ -121,7 +121,8 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         if container.rootfs_propagation in _SHARED:
             mounts = MOUNTS_BY_HOOK
         if mounts == MOUNTS_IN_SPEC:
-            layout = pipeline.layout_of_root(container.root_path)
+            # A spec has no loader cache: that, and what it lists first, is the hook's.
+            layout = pipeline.layout_of_root(container.root_path, cuda_compat=False)
         plan = pipeline.plan_for(request, settings, layout).plan
         additions += render(plan, container.user_namespace, mounts)
     return additions

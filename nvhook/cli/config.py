@@ -1,9 +1,11 @@
-"""nvhook config show, nvhook config default."""
+"""nvhook config show, nvhook config default, nvhook config import."""
 
 import click
 
 from nvhook import config
 from nvhook.cli.options import config_option, config_path, json_option
+from nvhook.engines import nvidia_config
+from nvhook.errors import ConfigError
 
 
 @click.group("config")
@@ -55,6 +57,46 @@ def default() -> None:
     """
     for setting in config.SETTINGS:
         click.echo(f"# {setting.doc}\n{setting.key} = {_toml(setting.default)}\n")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(), default=nvidia_config.PATH)
+@click.option(
+    "--output", metavar="FILE", type=click.Path(), help="Write a new file, not standard output."
+)
+@config_option
+def import_(file: str, output: str | None) -> None:
+    """Translate NVIDIA's config.toml into nvhook's; what has no equivalent is said.
+
+    FILE is /etc/nvidia-container-runtime/config.toml if not given.
+
+    \b
+    Examples:
+      nvhook config import
+      nvhook config import OLD.toml --output /etc/nvhook/config.toml
+    """
+    try:
+        with open(file, encoding="utf-8") as stream:
+            text = stream.read(config.MAX_SIZE)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"can't read {file}: {reason}", "name NVIDIA's config.toml") from None
+    values, notes = nvidia_config.translate(text, file)
+    config.check(values, file)
+    lines = [f"# Translated by nvhook config import from {file}\n"]
+    lines += [f"{key} = {_toml(value)}\n" for key, value in values.items()]
+    for note in notes:
+        click.echo(f"nvhook: {note}", err=True)
+    if output is None:
+        click.echo("".join(lines), nl=False)
+        return
+    try:
+        # x: a configuration that somebody wrote is not lost.
+        with open(output, "x", encoding="utf-8") as stream:
+            stream.writelines(lines)
+    except OSError as error:
+        hint = "move it away first" if isinstance(error, FileExistsError) else ""
+        raise ConfigError(f"can't write {output}: {error.strerror}", hint) from None
 
 
 def _toml(value: object) -> str:

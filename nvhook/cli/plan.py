@@ -19,6 +19,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.core.inventory import MigDevice
+from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.core.mig import node_names
 from nvhook.errors import assert_never
 from nvhook.formats import mig
@@ -29,6 +30,23 @@ if TYPE_CHECKING:
     from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device
     from nvhook.core.request import Request
+
+
+# Part of a path in the container, and why it is there.
+_REASONS = (
+    ("/dev/dri/", "rendering and screens of the container's GPUs"),
+    (catalog.PROFILE_FILE, "EGL uses the container's own GPUs only"),
+    (catalog.PROC_DRIVER, "only the container's own GPUs are visible"),
+    ("/firmware/", "firmware of the GPU's own processor"),
+    ("/OpenCL/", "OpenCL finds the driver"),
+    ("/vulkan/", "Vulkan finds the driver"),
+    ("/glvnd/", "EGL finds the driver"),
+    ("/egl/", "EGL finds the driver"),
+    ("/gbm/", "EGL finds the driver"),
+    ("/nvoptix.bin", "OptiX's own data"),
+    ("/xorg", "Xorg finds the driver"),
+    ("/X11", "Xorg finds the driver"),
+)
 
 
 @click.command("plan")
@@ -103,7 +121,10 @@ def document(
         "gpu_container": asked is not None,
         "devices": [_device(device) for device in devices],
         "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
-        "requirements": [],
+        "requirements": [
+            {"variable": variable, "text": text}
+            for variable, text in (() if asked is None else asked.requirements)
+        ],
         "edits": [{"kind": edit.kind, **_fields(edit)} for edit in plan.edits],
     }
 
@@ -135,6 +156,7 @@ def _print(asked: "Request", devices: "tuple[Device, ...]", plan: Plan) -> None:
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
         f"GPUs {', '.join(f'{index} ({uuid})' for index, uuid in names) or 'none'}",
         f"driver capabilities {', '.join(asked.driver_capabilities) or 'none'}",
+        *[f"satisfied: {escape(variable)} {escape(text)}" for variable, text in asked.requirements],
         edits,
     )
 
@@ -175,7 +197,9 @@ def _paths(device: MigDevice) -> list[str]:
 def _why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, ...]) -> str:
     """Return what an edit is for: a GPU, or the capabilities that need it."""
     if isinstance(edit, LdCacheUpdate):
-        return "the container's loader finds the libraries"
+        in_image = any(each.container_path.startswith(COMPAT_DIRECTORY) for each in edit.libraries)
+        first = f", those in {COMPAT_DIRECTORY} first" if in_image else ""
+        return f"the container's loader finds the libraries{first}"
     if isinstance(edit, CgroupRule):
         return "without the rule, opening the node is refused"
     if isinstance(edit, AdditionalGid):
@@ -189,8 +213,6 @@ def _why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, .
             return f"GPU {gpu.index}"
         if isinstance(device, MigDevice) and path in _paths(device):
             return f"MIG device {device.name}"
-    if path.startswith(catalog.PROC_DRIVER):
-        return "only the container's own GPUs are visible"
     name = path.rpartition("/")[2]
     if name in catalog.CONTROL_NODES:
         return ", ".join(catalog.CONTROL_NODES[name][2]) or "every GPU container"
@@ -198,10 +220,26 @@ def _why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, .
         capability
         for capability in capabilities
         if name in catalog.BINARIES.get(capability, ())
-        or any(name.startswith(library) for library in catalog.LIBRARIES.get(capability, ()))
+        or _library_name(name) in catalog.LIBRARIES.get(capability, ())
     ]
-    if not needed and "/firmware/" in path:
-        return "firmware of the GPU's own processor"
-    if not needed and isinstance(edit, Mount) and edit.options == SOCKET_OPTIONS:
+    if needed:
+        return ", ".join(needed)
+    if isinstance(edit, Mount) and edit.options == SOCKET_OPTIONS:
         return "a service of the driver on the host"
-    return ", ".join(needed) or "driver"
+    return _why_by_place(path)
+
+
+def _why_by_place(path: str) -> str:
+    for part, reason in _REASONS:
+        if part in path:
+            return reason
+    name = path.rpartition("/")[2]
+    if name.startswith("lib") and ".so." in name and _library_name(name) not in catalog.LISTED:
+        return "unlisted: it carries the driver's version (inject-unlisted-driver-libraries)"
+    return "driver"
+
+
+def _library_name(file_name: str) -> str:
+    """Return libcuda.so of libcuda.so.1."""
+    stem, dot_so, _ = file_name.partition(".so")
+    return stem + dot_so

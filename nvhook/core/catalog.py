@@ -1,5 +1,7 @@
 """What NVIDIA's driver consists of, by driver capability: data, and nothing but data.
 
+Where its files are on a host stands in core.places.
+
 Source: nvidia-container-stack reference, sections 2.1 (libnvidia-container) and 2.2 (nvidia-ctk).
 Library names are what precedes the version: ``libcuda.so`` stands for ``libcuda.so.550.54.14``.
 """
@@ -12,6 +14,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "libnvidia-ml.so",
         "libnvidia-cfg.so",
         "libnvidia-nscq.so",
+        "libnvidia-sandboxutils.so",
     ),
     "compute": (
         "libcuda.so",
@@ -49,6 +52,18 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "libGLESv1_CM_nvidia.so",
         "libnvidia-glvkspirv.so",
         "libnvidia-cbl.so",
+        "libnvidia-api.so",
+        "libnvidia-present.so",
+        "libnvidia-vulkan-producer.so",
+        "libnvidia-egl-gbm.so",
+        "libnvidia-egl-wayland.so",
+        "libnvidia-egl-wayland2.so",
+        "libnvidia-egl-xcb.so",
+        "libnvidia-egl-xlib.so",
+        "libGL.so",
+        "libEGL.so",
+        "libGLESv1_CM.so",
+        "libGLESv2.so",
     ),
     "ngx": ("libnvidia-ngx.so",),
 }
@@ -60,8 +75,28 @@ GRAPHICS_NEEDS = ("libnvidia-allocator.so", "libnvidia-gpucomp.so")
 LIBRARIES["graphics"] += GRAPHICS_NEEDS
 LIBRARIES["display"] += GRAPHICS_NEEDS
 
+# A capability that is nothing without another: the video libraries load libcuda.
+IMPLIED = {"video": ("compute",)}
+
+# Drivers before glvnd have these instead of GLVND's; where both are on disk, glvnd's count.
+WITHOUT_GLVND = ("libGL.so", "libEGL.so", "libGLESv1_CM.so", "libGLESv2.so")
+GLVND = "libGLX_nvidia.so"
+
 # Libraries with a version of their own: the driver's version need not end their file name.
-OWN_VERSION = ("libnvidia-nscq.so", "libnvidia-nvvm70.so")
+OWN_VERSION = (
+    "libnvidia-api.so",
+    "libnvidia-nscq.so",
+    "libnvidia-nvvm70.so",
+    "libnvidia-egl-gbm.so",
+    "libnvidia-egl-wayland.so",
+    "libnvidia-egl-wayland2.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
+)
+
+LISTED = frozenset([name for names in LIBRARIES.values() for name in names])
+# Who gets a library that carries the driver's version and is in no list.
+UNLISTED_CAPABILITIES = ("compute", "utility")
 
 BINARIES: dict[str, tuple[str, ...]] = {
     "utility": (
@@ -76,7 +111,25 @@ BINARIES: dict[str, tuple[str, ...]] = {
         "nvidia-imex",
         "nvidia-imex-ctl",
     ),
+    "graphics": ("nvidia-xconfig",),
+    "display": ("nvidia-xconfig",),
 }
+
+# Group of files (core.places says which and where) -> the capabilities that need it. Each is
+# mounted where programs look for it.
+GRAPHICS = ("display", "graphics")
+FILE_GROUPS: dict[str, tuple[str, ...]] = {
+    "opencl": ("compute",),
+    "vulkan": GRAPHICS,
+    "egl": GRAPHICS,
+    "optix": GRAPHICS,
+    "xorg": GRAPHICS,
+}
+# A GPU's nodes for rendering and for its screens.
+DRM_CAPABILITIES = GRAPHICS
+# What EGL of the driver may use, in a file of the driver's application profiles: see
+# planner.profile_edit.
+PROFILE_FILE = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
 
 # Below the driver root, tried in this order; the first that exists is taken.
 SOCKETS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -87,13 +140,6 @@ SOCKETS: dict[str, tuple[tuple[str, ...], ...]] = {
     "compute": (("/tmp/nvidia-mps",),),  # noqa: S108 - MPS's own default pipe directory
 }
 
-# Directories with nvidia/<driver version>/gsp*.bin in them; {release} is uname -r.
-FIRMWARE_DIRECTORIES = (
-    "/lib/firmware/updates/{release}",
-    "/lib/firmware/updates",
-    "/lib/firmware/{release}",
-    "/lib/firmware",
-)
 FIRMWARE_CAPABILITIES = ("compute", "utility", "graphics", "video", "display", "ngx")
 
 BINARY_DIRECTORIES = (
@@ -105,44 +151,24 @@ BINARY_DIRECTORIES = (
     "/bin",
     "/usr/local/nvidia/bin",  # beside /usr/local/nvidia/lib64: machines that carry the driver there
     "/usr/lib/nvidia/current",  # Debian, where nothing has made the links to /etc/alternatives
+    "/home/kubernetes/bin/nvidia/bin",  # Container-Optimized OS
+    "/run/current-system/sw/bin",  # NixOS
 )
 
-# Where libraries are looked for when the loader cache does not know them.
-# {triplet}: x86_64-linux-gnu.
-LIBRARY_DIRECTORIES = (
-    "/usr/lib64",
-    "/usr/lib/{triplet}",
-    "/usr/lib/{triplet}/nvidia/current",
-    "/usr/lib/{triplet}/vdpau",
-    "/usr/lib64/vdpau",
-    "/usr/lib64/nvidia",
-    "/lib64",
-    "/lib/{triplet}",
-    "/lib/{triplet}/nvidia/current",
-    "/usr/lib",
-    "/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/lib64/nvidia",
-    "/var/lib/nvidia/lib64",
-    "/home/kubernetes/bin/nvidia/lib64",
-)
-LIBRARY_DIRECTORIES_32 = (
-    "/usr/lib/i386-linux-gnu",
-    "/usr/lib/i386-linux-gnu/nvidia/current",
-    "/usr/lib32",
-    "/lib/i386-linux-gnu",
-    "/lib32",
-    "/usr/lib",
-    "/lib",
-)
-
-# (link name, library that must be there, target; {soname}/{file} of that library)
+# (link name, library that must be there, target; {file}: the file of that library). Names with a
+# slash are loaded by their path and are in no loader cache.
 SYMLINKS: tuple[tuple[str, str, str], ...] = (
     ("libcuda.so", "libcuda.so", "libcuda.so.1"),
     ("libGLX_indirect.so.0", "libGLX_nvidia.so", "{file}"),
     ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+    ("libnvidia-vulkan-producer.so", "libnvidia-vulkan-producer.so", "{file}"),
 )
+# The same, only for a container with a capability of GRAPHICS.
+GRAPHICS_SYMLINKS: tuple[tuple[str, str, str], ...] = (
+    ("gbm/nvidia-drm_gbm.so", "libnvidia-allocator.so", "../libnvidia-allocator.so.1"),
+)
+# Xorg loads its GLX module by this name, beside the file with the driver's version.
+XORG_LINK = ("libglxserver_nvidia.so", "libglxserver_nvidia.so.{version}")
 
 # node name -> (majors name, minor, capabilities that need it; empty: every GPU container)
 CONTROL_NODES: dict[str, tuple[str, int, tuple[str, ...]]] = {

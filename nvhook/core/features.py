@@ -5,16 +5,15 @@ Nothing here is looked for unless it is asked for.
 Source: nvidia-container-stack reference, sections 1.2 and 2.2 and appendix D.
 """
 
-from nvhook.core.edits import CgroupRule, DeviceNode, Mount, Plan
+from nvhook.core.edits import Mount, Plan
+from nvhook.core.planner import device_edits
 from nvhook.errors import HostError, RequestError
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Final
 
-    from nvhook.core.edits import Edit
     from nvhook.core.inventory import HostFile, HostNode
 
 # 2^20, the driver's own limit
@@ -107,7 +106,7 @@ def feature_plan(
     if not nodes:
         names = ", ".join(f"{dev_root}/{pattern}" for pattern in feature.patterns)
         raise HostError(f"this host has no {feature.name}: there is no {names}", feature.remedy)
-    edits: list[Edit] = [*_nodes(nodes)]
+    edits = [edit for node in nodes for edit in device_edits(node)]
     edits += [Mount(file.host_path, file.path) for file in files]
     return Plan(tuple(edits))
 
@@ -124,7 +123,7 @@ def channel_plans(
     for node in nodes:
         number = _channel(node.name.removeprefix(_CHANNEL))
         if number is not None:
-            found[number] = Plan(tuple(_nodes((node,))))
+            found[number] = Plan(tuple(device_edits(node)))
     if channels == ("all",):
         return dict(sorted(found.items()))
     wanted = set()
@@ -146,9 +145,3 @@ def channel_plans(
 def _channel(text: str) -> int | None:
     digits = text.isascii() and text.isdigit() and len(text) <= 7
     return int(text) if digits and int(text) <= MAX_IMEX_CHANNEL else None
-
-
-def _nodes(nodes: "Iterable[HostNode]") -> "Iterable[Edit]":
-    for node in nodes:
-        yield DeviceNode(f"/dev/{node.name}", node.host_path, node.major, node.minor)
-        yield CgroupRule("c", node.major, node.minor)

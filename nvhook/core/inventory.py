@@ -4,6 +4,7 @@ from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Final, TypeAlias
 
 
@@ -95,6 +96,20 @@ class HostNode(Record):
         self.gid: Final = gid
 
 
+class DrmNode(Record):
+    """A node of a GPU for rendering or for its screens: ``dri/renderD128``, ``dri/card1``.
+
+    ``by_path`` is the name of the host's link to it in /dev/dri/by-path, empty where there is none.
+    """
+
+    __slots__ = ("by_path", "node", "pci_bus_id")
+
+    def __init__(self, pci_bus_id: str, node: HostNode, by_path: str) -> None:
+        self.pci_bus_id: Final = pci_bus_id
+        self.node: Final = node
+        self.by_path: Final = by_path
+
+
 class Library(Record):
     """A driver library file.
 
@@ -119,9 +134,10 @@ class Library(Record):
 class HostFile(Record):
     """A binary, firmware image, socket or directory of the driver.
 
-    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``),
-    ``name`` the name looked up (``nvidia-smi``), ``path`` where it stands inside the driver root
-    (the resolved file), ``host_path`` the same with the root in front.
+    ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``, or one
+    of catalog.FILE_GROUPS), ``name`` the name looked up (``nvidia-smi``; of FILE_GROUPS the path to
+    be in a container), ``path`` where it stands inside the driver root (the resolved file),
+    ``host_path`` the same with the root in front.
     """
 
     __slots__ = ("group", "host_path", "name", "path")
@@ -141,13 +157,14 @@ class Inventory(Record):
     the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
     ``mig_devices`` are there where they were looked for (host.mig), with their capability nodes
     among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name (formats.mig)
-    where a container shall manage MIG.
+    where a container shall manage MIG. ``drm`` is only filled in for who needs it.
     """
 
     __slots__ = (
         "cuda_version",
         "driver_root",
         "driver_version",
+        "drm",
         "files",
         "gpus",
         "libraries",
@@ -173,6 +190,7 @@ class Inventory(Record):
         proc_files: dict[str, str],
         mig_devices: tuple[MigDevice, ...] = (),
         mig_capabilities: "dict[str, int] | None" = None,
+        drm: tuple[DrmNode, ...] = (),
     ) -> None:
         self.driver_version: Final = driver_version
         self.cuda_version: Final = cuda_version
@@ -186,6 +204,7 @@ class Inventory(Record):
         self.proc_files: Final = proc_files
         self.mig_devices: Final = mig_devices
         self.mig_capabilities: Final = mig_capabilities or {}
+        self.drm: Final = drm
 
     def library(self, name: str) -> Library | None:
         """Return the 64-bit library of this catalogue name."""
@@ -194,3 +213,9 @@ class Inventory(Record):
 
 if TYPE_CHECKING:
     Device: TypeAlias = Gpu | MigDevice
+
+
+def gpus_of(devices: "Iterable[Device]") -> tuple[Gpu, ...]:
+    """Return the GPUs that devices are, or are part of, each once and in order."""
+    gpus = [each.gpu if isinstance(each, MigDevice) else each for each in devices]
+    return tuple(dict.fromkeys(gpus))

@@ -6,6 +6,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+    from nvhook.core.compat import CompatDirectory
+
+# Where CUDA's images have their forward-compatibility libraries (core.compat).
+COMPAT_DIRECTORY = "/usr/local/cuda/compat"
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 
@@ -13,14 +17,22 @@ class ContainerLayout(Record):
     """Container directories for 64-bit libraries, 32-bit libraries and binaries.
 
     An empty directory means: keep the path the file has on the host (what CDI specs do).
+    ``compat`` is what the image has for CUDA forward compatibility.
     """
 
-    __slots__ = ("binaries", "libraries", "libraries32")
+    __slots__ = ("binaries", "compat", "libraries", "libraries32")
 
-    def __init__(self, libraries: str = "", libraries32: str = "", binaries: str = "") -> None:
+    def __init__(
+        self,
+        libraries: str = "",
+        libraries32: str = "",
+        binaries: str = "",
+        compat: "CompatDirectory | None" = None,
+    ) -> None:
         self.libraries: Final = libraries
         self.libraries32: Final = libraries32
         self.binaries: Final = binaries
+        self.compat: Final = compat
 
 
 def container_layout(machine: str, debian: bool, has_lib32: bool) -> ContainerLayout:

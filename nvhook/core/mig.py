@@ -8,8 +8,8 @@ Source: nvidia-container-stack reference, sections 1.7 (11, 12) and 2.1, appendi
 """
 
 from nvhook.core.edits import PROC_OPTIONS, CgroupRule, DeviceNode, Mount, Plan
-from nvhook.core.inventory import MigDevice
-from nvhook.core.planner import device_edits, merge
+from nvhook.core.inventory import MigDevice, gpus_of
+from nvhook.core.planner import device_edits, find_node, merge
 from nvhook.errors import HostError
 from nvhook.formats.mig import compute_instance, gpu_instance, path_of
 
@@ -36,6 +36,14 @@ def node_names(device: "Device") -> tuple[str, ...]:
         return (f"nvidia{device.minor}",)
     minors = device.gpu_instance_minor, device.compute_instance_minor
     return f"nvidia{device.gpu.minor}", *[node_name(minor) for minor in minors]
+
+
+def does_graphics(device: "MigDevice") -> bool:
+    """Tell whether a MIG device can render: ``1g.24gb+gfx``.
+
+    Source: nvidia-container-stack reference, section 2.2.
+    """
+    return "gfx" in device.profile
 
 
 def mig_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
@@ -79,8 +87,7 @@ def with_management(
             )
         edits = _node(name, minors[name], inventory)
         nodes += [edit for edit in edits if isinstance(edit, DeviceNode)]
-    gpus = {each.gpu if isinstance(each, MigDevice) else each for each in devices}
-    prefixes = tuple([f"gpu{gpu.minor}/" for gpu in gpus])
+    prefixes = tuple([f"gpu{gpu.minor}/" for gpu in gpus_of(devices)])
     directory = nodes[0].host_path.rpartition("/")[0]
     edits = [edit for edit in plan.edits if not _is_covered(edit)]
     edits.append(Mount(directory, f"/dev/{NODES}", _NODE_OPTIONS, required=True))
@@ -97,7 +104,7 @@ def with_management(
 
 def _node(capability: str, minor: int, inventory: "Inventory") -> "list[Edit]":
     remedy = f"nvidia-modprobe -f {inventory.proc_root}{CAPABILITIES}/{path_of(capability)}"
-    return [*device_edits(node_name(minor), NODES, minor, inventory, remedy)]
+    return [*device_edits(find_node(node_name(minor), NODES, minor, inventory, remedy))]
 
 
 def _is_covered(edit: "Edit") -> bool:

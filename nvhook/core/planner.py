@@ -15,7 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import Gpu
+from nvhook.core.inventory import Gpu, gpus_of
 from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
@@ -48,14 +48,18 @@ def plan_request(
         (
             driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
             *(device_plan(device, inventory) for device in devices),
+            Plan(tuple(_profile(wanted, devices))),
         )
     )
     if manages_mig:
         from nvhook.core.mig import with_management
 
         plan = with_management(plan, manages_mig, devices, inventory)
-    if device_rules:
-        return plan
+    return plan if device_rules else without_rules(plan)
+
+
+def without_rules(plan: Plan) -> Plan:
+    """Return a plan that leaves the device cgroup alone."""
     return Plan(tuple(edit for edit in plan.edits if not isinstance(edit, CgroupRule)))
 
 
@@ -66,6 +70,8 @@ def driver_plan(
     uvm_required: bool = True,
 ) -> Plan:
     """Return the part of a plan that does not depend on which GPUs are given."""
+    implied = [name for c in capabilities for name in catalog.IMPLIED.get(c, ())]
+    capabilities = tuple(sorted({*capabilities, *implied}))
     libraries = _libraries(capabilities, inventory)
     edits: list[Edit] = [
         *_control_nodes(capabilities, inventory, uvm_required),
@@ -75,6 +81,9 @@ def driver_plan(
     links: list[Symlink] = []
     cached: list[CachedLibrary] = []
     required = _required_libraries(capabilities)
+    known_links = catalog.SYMLINKS
+    if any(c in catalog.GRAPHICS for c in capabilities):
+        known_links += catalog.GRAPHICS_SYMLINKS
     for library in libraries:
         directory = _library_directory(library, layout)
         path = f"{directory}/{_basename(library.path)}"
@@ -83,13 +92,16 @@ def driver_plan(
         if soname != _basename(path):
             links.append(Symlink(f"{directory}/{soname}", _basename(path)))
         cached.append(CachedLibrary(soname, f"{directory}/{soname}", library.flags))
-        for name, of, target in catalog.SYMLINKS:
+        for name, of, target in known_links:
             if of == library.name:
                 link = target.replace("{file}", _basename(path))
                 links.append(Symlink(f"{directory}/{name}", link))
-                if name.endswith(".so"):  # ldconfig lists .so links under their own name
+                # ldconfig lists .so links under their own name
+                if name.endswith(".so") and "/" not in name:
                     cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
     edits += links
+    # In front: of two libraries of a name the first is the loader's.
+    cached[:0] = _compat_libraries(capabilities, inventory, layout)
     if cached:
         edits.append(LdCacheUpdate(tuple(cached)))
     return Plan(tuple(edits))
@@ -99,18 +111,43 @@ def device_plan(device: "Device", inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one device."""
     if isinstance(device, Gpu):
         return gpu_plan(device, inventory)
-    from nvhook.core.mig import mig_plan
+    from nvhook.core.mig import does_graphics, mig_plan
 
-    return merge((gpu_plan(device.gpu, inventory), mig_plan(device, inventory)))
+    # The nodes for rendering are its whole GPU's.
+    parent = inventory if does_graphics(device) else inventory.replace(drm=())
+    return merge((gpu_plan(device.gpu, parent), mig_plan(device, inventory)))
 
 
 def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one GPU as a whole."""
-    edits: list[Edit] = [*device_edits(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)]
+    node = find_node(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)
+    edits: list[Edit] = [*device_edits(node)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
+    for drm in inventory.drm:
+        if drm.pci_bus_id == gpu.pci_bus_id:
+            edits += device_edits(drm.node)
+            if drm.by_path:
+                target = "../" + _basename(drm.node.name)
+                edits.append(Symlink(f"/dev/dri/by-path/{drm.by_path}", target))
     return Plan(tuple(edits))
+
+
+def device_edits(node: "HostNode") -> "Iterable[Edit]":
+    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
+    yield DeviceNode(
+        f"/dev/{node.name}",
+        node.host_path,
+        node.major,
+        node.minor,
+        node.mode,
+        node.uid,
+        node.gid,
+    )
+    yield CgroupRule("c", node.major, node.minor)
+    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
+        yield AdditionalGid(node.gid)
 
 
 def merge(plans: "Iterable[Plan]") -> Plan:
@@ -158,45 +195,19 @@ def _control_nodes(
         required = name in catalog.REQUIRED_NODES and (name != "nvidia-uvm" or uvm_required)
         if not required and name not in present:
             continue
-        yield from device_edits(name, major_name, minor, inventory)
+        yield from device_edits(find_node(name, major_name, minor, inventory))
 
 
-def device_edits(
+def find_node(
     name: str, major_name: str, minor: int, inventory: "Inventory", remedy: str = ""
-) -> "Iterable[Edit]":
-    """Return a node and what it takes to open it: the rule and, where it is closed, its group.
+) -> "HostNode":
+    """Return the host's node of the driver, which must have the driver's numbers.
 
     ``remedy`` says what makes the node, if it is not one that nvidia-modprobe knows by number.
 
     Raises: HostError where the host lacks the node, or it has other numbers.
     """
-    node = _node(name, _major(major_name, inventory), minor, inventory, remedy)
-    yield DeviceNode(
-        f"/dev/{node.name}",
-        node.host_path,
-        node.major,
-        node.minor,
-        node.mode,
-        node.uid,
-        node.gid,
-    )
-    yield CgroupRule("c", node.major, node.minor)
-    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
-        yield AdditionalGid(node.gid)
-
-
-def _major(name: str, inventory: "Inventory") -> int:
-    major = inventory.majors.get(name)
-    if major is None:
-        module = name.replace("-", "_")
-        raise HostError(
-            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
-            f"modprobe {module}",
-        )
-    return major
-
-
-def _node(name: str, major: int, minor: int, inventory: "Inventory", remedy: str) -> "HostNode":
+    major = _major(major_name, inventory)
     for node in inventory.nodes:
         if node.name != name:
             continue
@@ -213,6 +224,17 @@ def _node(name: str, major: int, minor: int, inventory: "Inventory", remedy: str
     )
 
 
+def _major(name: str, inventory: "Inventory") -> int:
+    major = inventory.majors.get(name)
+    if major is None:
+        module = name.replace("-", "_")
+        raise HostError(
+            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
+            f"modprobe {module}",
+        )
+    return major
+
+
 def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
     """Hide the host's /proc/driver/nvidia: GPUs not given, and ModifyDeviceFiles.
 
@@ -226,6 +248,33 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
             text = inventory.proc_files[name]
             masked = masked_params(text) if name == "params" else text
             yield TextFile(f"{catalog.PROC_DRIVER}/{name}", masked)
+
+
+def _compat_libraries(
+    capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
+) -> "tuple[CachedLibrary, ...]":
+    if layout.compat is None or "compute" not in capabilities:
+        return ()
+    from nvhook.core import compat  # not loaded for the many images without
+
+    wanted = compat.is_wanted(layout.compat, inventory.driver_version, inventory.cuda_version)
+    return layout.compat.libraries if wanted else ()
+
+
+def _profile(capabilities: tuple[str, ...], devices: "tuple[Device, ...]") -> "Iterable[Edit]":
+    """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
+
+    Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.
+    """
+    if not devices or not any(c in catalog.GRAPHICS for c in capabilities):
+        return
+    mask = sum(1 << gpu.minor for gpu in gpus_of(devices) if gpu.minor < 64)
+    setting = f'"settings": ["EGLVisibleDGPUDevices", {mask:#x}]'
+    yield TextFile(
+        catalog.PROFILE_FILE,
+        f'{{"profiles": [{{"name": "nvhook", {setting}}}],\n'
+        ' "rules": [{"pattern": [], "profile": "nvhook"}]}\n',
+    )
 
 
 def _files(
@@ -244,14 +293,24 @@ def _files(
             # Where the driver looks, whatever the host's own directories link to.
             directory = f"/lib/firmware/nvidia/{inventory.driver_version}"
             yield Mount(file.host_path, f"{directory}/{file.name}")
+        elif any(c in catalog.FILE_GROUPS.get(file.group, ()) for c in capabilities):
+            yield Mount(file.host_path, file.name)
+            link, target = catalog.XORG_LINK
+            target = target.replace("{version}", inventory.driver_version)
+            if _basename(file.name) == target:
+                yield Symlink(f"{file.name.rpartition('/')[0]}/{link}", target)
 
 
 def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":
     names = {name for c in capabilities for name in catalog.LIBRARIES.get(c, ())}
+    unlisted = any(c in catalog.UNLISTED_CAPABILITIES for c in capabilities)
+    glvnd = {library.bits for library in inventory.libraries if library.name == catalog.GLVND}
     found = [
         library
         for library in inventory.libraries
-        if library.name in names and (library.bits == 64 or "compat32" in capabilities)
+        if (library.name in names or (unlisted and library.name not in catalog.LISTED))
+        and (library.bits == 64 or "compat32" in capabilities)
+        and not (library.name in catalog.WITHOUT_GLVND and library.bits in glvnd)
     ]
     have = {library.name for library in found if library.bits == 64}
     for capability in capabilities:

@@ -4,7 +4,7 @@ Source: nvidia-container-stack reference, sections 1.2 and 4.3 and appendix G.
 """
 
 from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
-from nvhook.errors import RequestError, UnsupportedError
+from nvhook.errors import RequestError
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         def supported_driver_capabilities(self) -> tuple[str, ...]: ...
         @property
         def swarm_resource(self) -> tuple[str, ...]: ...
+        @property
+        def disable_require(self) -> bool: ...
 
 
 ALL = ("all",)
@@ -58,8 +60,18 @@ _MIG_MANAGEMENT = {
     "NVIDIA_MIG_CONFIG_DEVICES": "config",
     "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
 }
-_LATER_LISTS = ("NVIDIA_IMEX_CHANNELS",)
-_LATER_SWITCHES = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
+REQUIRE = "NVIDIA_REQUIRE_"
+DISABLE_REQUIRE = "NVIDIA_DISABLE_REQUIRE"
+_JETPACK = "NVIDIA_REQUIRE_JETPACK"  # names files of a Jetson, requires nothing
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+IMEX_MOUNTS = "imex"
+# Variable -> feature (core.features) that the value "enabled" gives.
+_SWITCHES = {
+    "NVIDIA_GDS": "gds",
+    "NVIDIA_MOFED": "mofed",
+    "NVIDIA_GDRCOPY": "gdrcopy",
+    "NVIDIA_NVSWITCH": "nvswitch",
+}
 
 
 class Request(Record):
@@ -69,15 +81,20 @@ class Request(Record):
     but no GPU. ``driver_capabilities`` is sorted. ``source`` says where the devices were asked for.
     ``cdi_devices`` are qualified names of other kinds, to be found in CDI specs; with nothing but
     those, ``needs_driver`` is false. ``manages_mig`` has ``config`` and ``monitor`` where the
-    container may make MIG devices on its GPUs, or watch all of them.
+    container may make MIG devices on its GPUs, or watch all of them. ``requirements`` are
+    (variable, text) to be checked by core.requirements, ``features`` names of core.features,
+    ``imex_channels`` numbers as asked for, or ``("all",)``.
     """
 
     __slots__ = (
         "cdi_devices",
         "devices",
         "driver_capabilities",
+        "features",
+        "imex_channels",
         "manages_mig",
         "needs_driver",
+        "requirements",
         "source",
     )
 
@@ -89,6 +106,9 @@ class Request(Record):
         cdi_devices: tuple[str, ...] = (),
         needs_driver: bool = True,
         manages_mig: tuple[str, ...] = (),
+        requirements: tuple[tuple[str, str], ...] = (),
+        features: tuple[str, ...] = (),
+        imex_channels: tuple[str, ...] = (),
     ) -> None:
         self.devices: Final = devices
         self.driver_capabilities: Final = driver_capabilities
@@ -96,6 +116,9 @@ class Request(Record):
         self.cdi_devices: Final = cdi_devices
         self.needs_driver: Final = needs_driver
         self.manages_mig: Final = manages_mig
+        self.requirements: Final = requirements
+        self.features: Final = features
+        self.imex_channels: Final = imex_channels
 
 
 def from_container(
@@ -105,17 +128,18 @@ def from_container(
 
     Lines an operator should find in the log are added to warnings.
 
-    Raises: RequestError, UnsupportedError.
+    Raises: RequestError.
     """
     warnings = [] if warnings is None else warnings
+    mounted = _mount_names(container.mounts, settings, warnings)
     asked, source = _from_annotations(container.annotations, settings), CDI_ANNOTATIONS
-    if asked is None and settings.accept_volume_mounts:
-        asked, source = _from_mounts(container.mounts), DEVICE_MOUNTS
+    if asked is None:
+        asked, source = _from_mounts(mounted), DEVICE_MOUNTS
     if asked is None:
         asked, source = _from_environment(container.env, settings)
         if asked is None:
             return None
-        if not container.privileged and not settings.accept_envvar_when_unprivileged:
+        if not _is_believed(container, settings):
             warnings.append(
                 f"{source} is not accepted from an unprivileged container: it gets no GPU "
                 "(accept-envvar-when-unprivileged is false)"
@@ -129,15 +153,16 @@ def from_container(
         return None
     if devices is None and own:  # void among them
         return None
-    _refuse_later_work(container.env, warnings)
-    capabilities = _capabilities(container.env, settings)
     return Request(
         devices or (),
-        capabilities,
+        _capabilities(container.env, settings),
         source,
         others,
         needs_driver=devices is not None,
         manages_mig=_manages_mig(container),
+        requirements=_requirements(container.env, settings),
+        features=_features(container.env, warnings),
+        imex_channels=_imex_channels(container, mounted, settings, warnings),
     )
 
 
@@ -233,24 +258,58 @@ def _from_annotations(annotations: dict[str, str], settings: "Settings") -> list
     return asked or None
 
 
-def _from_mounts(mounts: tuple[tuple[str, str], ...]) -> list[str] | None:
-    """Return the devices of a volume-mount list: /dev/null mounted on a device's name."""
-    devices = []
+def _mount_names(
+    mounts: tuple[tuple[str, str], ...], settings: "Settings", warnings: list[str]
+) -> list[str]:
+    """Return the names on which a volume-mount list mounts /dev/null, where that is accepted."""
+    names = []
     for source, destination in mounts:
         directory, slash, name = destination.rstrip("/").partition(DEVICE_MOUNTS + "/")
-        if source != "/dev/null" or directory or not slash or not name:
-            continue
+        if source == "/dev/null" and not directory and slash and name:
+            names.append(name)
+    if names and not settings.accept_volume_mounts:
+        warnings.append(
+            f"{len(names)} mounts below {DEVICE_MOUNTS} are not accepted as a request "
+            "(accept-volume-mounts is false)"
+        )
+        return []
+    return names
+
+
+def _from_mounts(names: list[str]) -> list[str] | None:
+    """Return the devices of a volume-mount list."""
+    devices = []
+    for name in names:
         kind, _, rest = name.partition("/")
-        if kind == "imex":
-            raise UnsupportedError(
-                f"IMEX channel {rest} is asked for by a mount: nvhook can't give IMEX channels yet",
-                f"remove the mount on {destination}",
-            )
+        if kind == IMEX_MOUNTS:
+            continue
         if kind == "cdi":
             vendor_class, _, device = rest.rpartition("/")
-            name = rest if "=" in rest else f"{vendor_class}={device}"
-        devices.append(name)
+            devices.append(rest if "=" in rest else f"{vendor_class}={device}")
+        else:
+            devices.append(name)
     return devices or None
+
+
+def _imex_channels(
+    container: "Container", mounted: list[str], settings: "Settings", warnings: list[str]
+) -> tuple[str, ...]:
+    """Return the IMEX channels asked for: by mounts, or else by the variable, as for devices."""
+    prefix = IMEX_MOUNTS + "/"
+    asked = [name.removeprefix(prefix) for name in mounted if name.startswith(prefix)]
+    if not asked:
+        asked = _items(container.env.get(IMEX_CHANNELS, ""), IMEX_CHANNELS)
+        if asked and not _is_believed(container, settings):
+            warnings.append(
+                f"{IMEX_CHANNELS} is not accepted from an unprivileged container: it gets no "
+                "channel (accept-envvar-when-unprivileged is false)"
+            )
+            return ()
+    return ALL if "all" in asked else tuple(dict.fromkeys(asked))
+
+
+def _is_believed(container: "Container", settings: "Settings") -> bool:
+    return container.privileged or settings.accept_envvar_when_unprivileged
 
 
 def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[str] | None, str]:
@@ -297,28 +356,36 @@ def _manages_mig(container: "Container") -> tuple[str, ...]:
     return tuple(found)
 
 
-def _refuse_later_work(env: dict[str, str], warnings: list[str]) -> None:
-    """Refuse what nvhook can't do yet: silence would give a container less than it asked for."""
-    for name in _LATER_LISTS:
-        if _items(env.get(name, ""), name):
-            raise UnsupportedError(f"{name} is not supported yet", f"unset it: -e {name}=")
-    for name in _LATER_SWITCHES:
-        if env.get(name) == "enabled":
-            raise UnsupportedError(
-                f"{name}=enabled is not supported yet", f"unset it: -e {name}=disabled"
-            )
-    if env.get("NVIDIA_DISABLE_REQUIRE") in _TRUE:
-        return
-    for name, value in env.items():
-        if not name.startswith("NVIDIA_REQUIRE_") or name.startswith("NVIDIA_REQUIRE_JETPACK"):
-            continue
-        if value.strip():
-            raise UnsupportedError(
-                f"{name} can't be checked yet",
-                "start without the check: -e NVIDIA_DISABLE_REQUIRE=1",
-            )
+def _features(env: dict[str, str], warnings: list[str]) -> tuple[str, ...]:
+    for name in _SWITCHES:
+        value = env.get(name, "")
+        if value not in ("", "enabled", "disabled"):
+            warnings.append(f"{name}={value[:40]} asks for nothing: only the value enabled does")
+    return tuple([feature for name, feature in _SWITCHES.items() if env.get(name) == "enabled"])
+
+
+def _requirements(env: dict[str, str], settings: "Settings") -> tuple[tuple[str, str], ...]:
+    if settings.disable_require or env.get(DISABLE_REQUIRE) in _TRUE:
+        return ()
+    found = [
+        (name, value)
+        for name, value in env.items()
+        if name.startswith(REQUIRE) and not name.startswith(_JETPACK) and value.strip()
+    ]
     if _is_legacy_image(env):
-        warnings.append(f"CUDA_VERSION={env['CUDA_VERSION'][:40]} of a legacy image is not checked")
+        found.append(("CUDA_VERSION", _legacy_requirement(env["CUDA_VERSION"])))
+    return tuple(found)
+
+
+def _legacy_requirement(version: str) -> str:
+    """Return what an image with CUDA 10.2.89 requires: cuda>=10.2."""
+    fields = version.strip().removeprefix("v").split(".")[:2]
+    if not all(field.isascii() and field.isdigit() and len(field) < 10 for field in fields):
+        raise RequestError(
+            f"requirement error: CUDA_VERSION={version[:60]} is no version",
+            f"correct it, or start without the check: -e {DISABLE_REQUIRE}=1",
+        )
+    return f"cuda>={'.'.join(fields)}"
 
 
 def _names_the_mounts(source: str, settings: "Settings") -> RequestError:

@@ -127,6 +127,11 @@ def asked(container: ContainerConfig, config: "Config", layout: ContainerLayout)
     return Asked(outcome, None, tuple(notes))
 
 
+def layout_of(running: Running, config: "Config") -> ContainerLayout:
+    """Look where a running container keeps its libraries."""
+    return pipeline.layout_of(running.rootfs, config.cuda_forward_compatibility)
+
+
 def asked_by_nodes(running: Running, config: "Config") -> Asked:
     """Return what belongs to the GPUs whose nodes a container has: CDI and --device ask so."""
     try:
@@ -138,7 +143,7 @@ def asked_by_nodes(running: Running, config: "Config") -> Asked:
             return Asked()
         devices = tuple([str(gpu.index) for gpu in there])
         request = Request(devices, capabilities, _BY_ITS_NODES)
-        return Asked(pipeline.plan_for(request, config, pipeline.layout_of(running.rootfs)))
+        return Asked(pipeline.plan_for(request, config, layout_of(running, config)))
     except NvhookError as error:
         return Asked(None, error)
 

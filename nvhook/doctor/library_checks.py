@@ -6,6 +6,7 @@ from nvhook import loader_cache
 from nvhook._native import SyscallError, call
 from nvhook.core.catalog import PROC_DRIVER, REQUIRED_LIBRARIES
 from nvhook.core.edits import LdCacheUpdate
+from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
 from nvhook.doctor.container_checks import RESTART
 from nvhook.errors import ContainerError, FormatError
@@ -60,7 +61,9 @@ def driver_version(running: "Running", outcome: "Outcome", version: str, machine
         return not_checked(name, "no driver is loaded")
     paths = dict.fromkeys(_mounted(running))
     try:
-        found = _lookup(running, _required(outcome), machine)
+        # CUDA's compatibility libraries are newer than the module by intention.
+        drivers = [each for each in _required(outcome) if not _is_compat(each)]
+        found = _lookup(running, drivers, machine)
         paths |= dict.fromkeys(path for each in found.values() if (path := _real(running, each)))
     except (ContainerError, FormatError):
         pass  # container-libraries says so; what is mounted can be told all the same
@@ -124,6 +127,10 @@ def _required(outcome: "Outcome") -> "list[CachedLibrary]":
         if prefixes and library.name.startswith(prefixes):
             first.setdefault(library.name, library)
     return [first[name] for name in sorted(first)]
+
+
+def _is_compat(library: "CachedLibrary") -> bool:
+    return library.container_path.startswith(f"{COMPAT_DIRECTORY}/")
 
 
 def _lookup(

@@ -69,7 +69,7 @@ def of_bundle(config_path: str | None, bundle: str) -> tuple[Check, ...]:
         asked = container.asked(declared, config, ContainerLayout())
         return (check, bundle_checks.injection(document, asked), *_running(config, pid, declared))
     try:
-        layout = pipeline.layout_of_root(declared.root_path)
+        layout = pipeline.layout_of_root(declared.root_path, config.cuda_forward_compatibility)
     except FormatError as error:
         return (check, failed("container-request", error.message, "the image's root", error.hint))
     asked = container.asked(declared, config, layout)
@@ -121,7 +121,7 @@ def _running(config: "Config", pid: int, declared: "ContainerConfig | None") -> 
         expected = "the number of a process that runs in a container"
         return (failed("container-process", error.message, expected, error.hint),)
     with running:
-        asked = container.asked(running.declared, config, pipeline.layout_of(running.rootfs))
+        asked = container.asked(running.declared, config, container.layout_of(running, config))
         if asked.outcome is None and asked.refusal is None and not asked.notes:
             asked = container.asked_by_nodes(running, config)
         return _has_what_it_asked_for(config, running, asked)

@@ -2,9 +2,15 @@
 
 import os
 
+from nvhook.core.cuda_versions import cuda_version, is_beyond_table
 from nvhook.core.inventory import Inventory
 from nvhook.host.driver_texts import read_driver_version, read_majors, read_proc_files
-from nvhook.host.files import find_binaries, find_firmware
+from nvhook.host.files import (
+    find_binaries,
+    find_data_files,
+    find_firmware,
+    find_xorg_modules,
+)
 from nvhook.host.gpus import find_gpus
 from nvhook.host.libraries import find_libraries
 from nvhook.host.nodes import find_nodes, find_sockets
@@ -28,7 +34,7 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
     libraries = find_libraries(driver_root, version, system.machine)
     return Inventory(
         driver_version=version,
-        cuda_version="",
+        cuda_version="" if is_beyond_table(version) else cuda_version(version),
         driver_root=driver_root,
         proc_root=proc_root,
         majors=read_majors(proc_root),
@@ -38,6 +44,8 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
         files=(
             *find_binaries(driver_root),
             *find_firmware(driver_root, version, sys_root, system.release),
+            *find_data_files(driver_root, system.machine),
+            *find_xorg_modules(driver_root, version, system.machine),
             *find_sockets(driver_root),
         ),
         proc_files=read_proc_files(proc_root),

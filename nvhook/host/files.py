@@ -1,12 +1,26 @@
-"""Find the driver's programs and firmware images below a driver root."""
+"""Find the driver's programs, firmware images and configuration files below a driver root."""
 
 import os
 import stat
 
-from nvhook.core.catalog import BINARIES, BINARY_DIRECTORIES, FIRMWARE_DIRECTORIES
+from nvhook.core.catalog import BINARIES, BINARY_DIRECTORIES
 from nvhook.core.inventory import HostFile
+from nvhook.core.layout import TRIPLETS
+from nvhook.core.places import (
+    DATA_DIRECTORIES,
+    DATA_FILES,
+    FIRMWARE_DIRECTORIES,
+    LIBRARY_DIRECTORIES,
+    STANDARD_DATA_DIRECTORIES,
+    XORG_DIRECTORIES,
+    XORG_MODULES,
+)
 from nvhook.host.driver_texts import read_text
 from nvhook.host.root_paths import join_root, list_directory, open_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def find_binaries(driver_root: str) -> tuple[HostFile, ...]:
@@ -48,6 +62,51 @@ def find_firmware(
         if found:
             return tuple(found)
     return ()
+
+
+def find_data_files(driver_root: str, machine: str) -> tuple[HostFile, ...]:
+    """Return what the driver tells Vulkan, EGL, OpenCL, OptiX and Xorg, by group.
+
+    ``name`` is the path to be in a container; ``machine`` is what ``uname -m`` prints.
+    """
+    found = []
+    for group, home, names in DATA_FILES:
+        places = [
+            (directory, name.format(machine=machine))
+            for name in names
+            for directory in DATA_DIRECTORIES
+        ]
+        for directory, name in places:
+            path = _regular_file(driver_root, f"{directory}/{name}", executable=False)
+            if path is not None:
+                kept = directory if directory in STANDARD_DATA_DIRECTORIES else home
+                host_path = join_root(driver_root, path)
+                found.append(HostFile(group, f"{kept}/{name}", path, host_path))
+                break
+    return tuple(found)
+
+
+def find_xorg_modules(driver_root: str, driver_version: str, machine: str) -> tuple[HostFile, ...]:
+    """Return Xorg's modules of this driver version; ``name`` is the path to be in a container."""
+    libraries = [path.format(triplet=TRIPLETS[machine]) for path in LIBRARY_DIRECTORIES]
+    found = []
+    for module in XORG_MODULES:
+        name = module.format(version=driver_version)
+        paths = {
+            path: _regular_file(driver_root, path, False) for path in _xorg_paths(libraries, name)
+        }
+        present = [(path, resolved) for path, resolved in paths.items() if resolved is not None]
+        # Where it is itself before where links lead to it: /usr/lib64 may be a link to /usr/lib.
+        present.sort(key=lambda place: place[0] != place[1])
+        for path, resolved in present[:1]:
+            found.append(HostFile("xorg", path, resolved, join_root(driver_root, resolved)))
+    return tuple(found)
+
+
+def _xorg_paths(libraries: "Iterable[str]", name: str) -> "Iterable[str]":
+    for pattern in XORG_DIRECTORIES:
+        for library in libraries if "{" in pattern else [""]:
+            yield f"{pattern.format(library=library)}/{name}"
 
 
 def _inside(driver_root: str, path: str) -> str:

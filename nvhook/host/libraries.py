@@ -6,15 +6,10 @@ are compared before anything is opened: resolving every entry of a cache costs m
 
 import os
 
-from nvhook.core.catalog import (
-    LIBRARIES,
-    LIBRARY_DIRECTORIES,
-    LIBRARY_DIRECTORIES_32,
-    OWN_VERSION,
-    REQUIRED_LIBRARIES,
-)
+from nvhook.core.catalog import LIBRARIES, OWN_VERSION, REQUIRED_LIBRARIES
 from nvhook.core.inventory import Library
 from nvhook.core.layout import TRIPLETS
+from nvhook.core.places import LIBRARY_DIRECTORIES, LIBRARY_DIRECTORIES_32
 from nvhook.errors import FormatError, HostError, UnsupportedError
 from nvhook.formats import elf, ldcache
 from nvhook.formats.proc_driver import is_driver_version
@@ -37,6 +32,8 @@ _FLAGS_32 = {"x86_64": (0x0003, 0x0001)}
 def find_libraries(driver_root: str, driver_version: str, machine: str) -> tuple[Library, ...]:
     """Return the libraries in catalogue order, each name and ABI once, 64-bit first.
 
+    At the end come those that no catalogue has: whatever carries the driver's version beside the
+    libraries that one has.
     ``machine`` is what ``uname -m`` prints. Raises: HostError if only libraries of another driver
     version are there, UnsupportedError for a machine nvhook does not know.
     """
@@ -56,6 +53,7 @@ def find_libraries(driver_root: str, driver_version: str, machine: str) -> tuple
         search.try_files(cached, bits, flags)
         expanded = [path.format(triplet=TRIPLETS[machine]) for path in directories]
         search.try_files(_directory_files(driver_root, expanded), bits, flags)
+        search.try_unlisted(bits, flags)
     if search.other_versions and not search.has_driver():
         name, version = next(iter(search.other_versions.items()))
         raise HostError(
@@ -63,7 +61,8 @@ def find_libraries(driver_root: str, driver_version: str, machine: str) -> tuple
             "reboot, or reload the nvidia modules, after a driver update; or set driver-root",
         )
     order = {name: position for position, name in enumerate(NAMES)}
-    key = lambda library: (order[library.name], -library.bits)  # noqa: E731
+    last = len(order)
+    key = lambda library: (order.get(library.name, last), library.name, -library.bits)  # noqa: E731
     return tuple(sorted(search.found.values(), key=key))
 
 
@@ -92,18 +91,35 @@ class _Search:
             name = catalogue_name(path.rpartition("/")[2])
             if name is None or not path.startswith("/") or (name, bits) in self.found:
                 continue
-            opened = open_file(self.driver_root, path)
-            if opened is None:
-                continue
-            fd, resolved = opened
-            try:
-                library = self._library(fd, name, resolved)
-            except (FormatError, OSError):
-                continue  # a broken file is as good as none: the required set says what is missing
-            finally:
-                os.close(fd)
-            if library is not None and library.bits == bits and library.flags in flags:
-                self.found[name, bits] = library
+            self._try_file(name, path, bits, flags)
+
+    def try_unlisted(self, bits: int, flags: tuple[int, ...]) -> None:
+        """Take what carries the driver's version beside the libraries found."""
+        libraries = [each for each in self.found.values() if each.bits == bits]
+        directories = [library.path.rpartition("/")[0] for library in libraries]
+        suffix = f".so.{self.driver_version}"
+        for directory in dict.fromkeys(directories):
+            listed = list_directory(self.driver_root, directory)
+            for file_name in listed[0] if listed is not None else ():
+                name = file_name.removesuffix(suffix) + ".so"
+                if not file_name.startswith("lib") or not file_name.endswith(suffix):
+                    continue
+                if name not in NAMES and (name, bits) not in self.found:
+                    self._try_file(name, f"{directory}/{file_name}", bits, flags)
+
+    def _try_file(self, name: str, path: str, bits: int, flags: tuple[int, ...]) -> None:
+        opened = open_file(self.driver_root, path)
+        if opened is None:
+            return
+        fd, resolved = opened
+        try:
+            library = self._library(fd, name, resolved)
+        except (FormatError, OSError):
+            return  # a broken file is as good as none: the required set says what is missing
+        finally:
+            os.close(fd)
+        if library is not None and library.bits == bits and library.flags in flags:
+            self.found[name, bits] = library
 
     def _library(self, fd: int, name: str, resolved: str) -> Library | None:
         file_name = resolved.rpartition("/")[2]

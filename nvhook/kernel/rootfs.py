@@ -128,10 +128,24 @@ class Rootfs:
         except SyscallError:
             return None
 
-    def read(self, path: str, limit: int) -> bytes | None:
-        """Return the content of a regular file, None if it is absent.
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; none if there is no such directory."""
+        try:
+            fd = self._openat2(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        except SyscallError:
+            return []
+        try:
+            refuse_kernel_filesystem(fd, path)
+            return sorted(posix.listdir(fd))
+        except (ContainerError, OSError):
+            return []
+        finally:
+            posix.close(fd)
 
-        Raises: ContainerError if it is something else or larger than limit bytes.
+    def open_file(self, path: str) -> int | None:
+        """Open a regular file for reading, None if it is absent.
+
+        Raises: ContainerError if it is something else.
         """
         try:
             place = self._openat2(path, posix.O_PATH)
@@ -146,11 +160,20 @@ class Rootfs:
                 raise wrong_type(path, mode, "a regular file")
             refuse_kernel_filesystem(place, path)
             flags = posix.O_RDONLY | posix.O_CLOEXEC
-            fd = posix.open(str(place), flags, dir_fd=self._fds)
+            return posix.open(str(place), flags, dir_fd=self._fds)
         except OSError as error:
             raise failed("read", path, error) from error
         finally:
             posix.close(place)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Return the content of a regular file, None if it is absent.
+
+        Raises: ContainerError if it is something else or larger than limit bytes.
+        """
+        fd = self.open_file(path)
+        if fd is None:
+            return None
         try:
             data = b""
             while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):

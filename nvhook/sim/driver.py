@@ -21,7 +21,14 @@ from nvhook.sim import driver_root
 from nvhook.sim.driver_root import build_driver_root, write_file, write_loader_cache
 from nvhook.sim.features import FEATURES, feature_nodes, write_feature_files
 from nvhook.sim.kernel_files import proc_files, sys_files
-from nvhook.sim.machine import CTL_MINOR, MODESET_MINOR, NVIDIA_MAJOR, build_machine, state_text
+from nvhook.sim.machine import (
+    CTL_MINOR,
+    MODESET_MINOR,
+    NVIDIA_MAJOR,
+    build_machine,
+    drm_nodes,
+    state_text,
+)
 from nvhook.sim.mig import present
 
 TYPE_CHECKING = False
@@ -155,6 +162,11 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
         ("nvidia-uvm-tools", machine.uvm_major, 1),
     ]
     nodes += [(f"nvidia{gpu.minor}", NVIDIA_MAJOR, gpu.minor) for gpu in machine.gpus]
+    nodes += [
+        (f"dri/{name}", machine.drm_major, minor)
+        for gpu in machine.gpus
+        for name, minor in drm_nodes(gpu)
+    ]
     nodes += feature_nodes(machine)
     all_nodes = [(*node, 0o666) for node in nodes]
     if machine.mig_devices:
@@ -172,6 +184,16 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
             report(f"no device nodes in {dev}: mknod needs root outside of a user namespace")
             return
         os.chmod(path, mode)  # mknod's was cut by the umask
+    _link_by_path(dev, machine)
+
+
+def _link_by_path(dev: str, machine: "Machine") -> None:
+    """Make udev's links, which name a GPU's nodes by its place on the bus."""
+    for gpu in machine.gpus:
+        for (name, _), kind in zip(drm_nodes(gpu), ("card", "render"), strict=True):
+            link = os.path.join(dev, f"dri/by-path/pci-{gpu.pci_bus_id}-{kind}")
+            os.makedirs(os.path.dirname(link), exist_ok=True)
+            os.symlink(f"../{name}", link)
 
 
 def _config_text(base: str) -> str:

@@ -7,7 +7,7 @@ compiled programs (``src/``) that answer for the simulated GPUs; the others can 
 import os
 import socket
 
-from nvhook.core.catalog import LIBRARIES
+from nvhook.core.catalog import LISTED, WITHOUT_GLVND
 from nvhook.errors import HostError
 from nvhook.sim.elf_writer import ABIS, shared_library
 
@@ -44,7 +44,18 @@ SONAME_SUFFIX = {
     "libGLESv2_nvidia.so": "2",
     "libGLESv1_CM_nvidia.so": "1",
     "libnvidia-ngx.so": "1",
+    "libnvidia-api.so": "1",
+    "libnvidia-sandboxutils.so": "1",
+    "libnvidia-egl-gbm.so": "1",
+    "libnvidia-egl-wayland.so": "1",
+    "libnvidia-egl-wayland2.so": "1",
+    "libnvidia-egl-xcb.so": "1",
+    "libnvidia-egl-xlib.so": "1",
 }
+
+# A library of the driver that no catalogue lists.
+UNLISTED = "libnvidia-wayland-client.so"
+LIBRARIES = tuple(sorted([*LISTED.difference(WITHOUT_GLVND), UNLISTED]))
 
 # NVIDIA ships these for i386 as well.
 LIBRARIES_32 = (
@@ -77,7 +88,32 @@ PROGRAMS = (
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
     "nv-fabricmanager",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-xconfig",
 )
+# Files that tell others where the driver is: path and content, as NVIDIA's installer has them.
+_EGL = '{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{}"}}}}\n'
+_VULKAN = (
+    '{"file_format_version": "1.0.1",\n'
+    ' "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.277"}}\n'
+)
+_LAYERS = '{"file_format_version": "1.1.1", "layers": []}\n'
+_PLATFORMS = "usr/share/egl/egl_external_platform.d"
+_XORG = "usr/share/X11/xorg.conf.d"
+DATA_FILES = {
+    "etc/OpenCL/vendors/nvidia.icd": "libnvidia-opencl.so.1\n",
+    "etc/vulkan/icd.d/nvidia_icd.json": _VULKAN,
+    "etc/vulkan/implicit_layer.d/nvidia_layers.json": _LAYERS,
+    "usr/share/glvnd/egl_vendor.d/10_nvidia.json": _EGL.format("libEGL_nvidia.so.0"),
+    f"{_PLATFORMS}/15_nvidia_gbm.json": _EGL.format("libnvidia-egl-gbm.so.1"),
+    f"{_PLATFORMS}/10_nvidia_wayland.json": _EGL.format("libnvidia-egl-wayland.so.1"),
+    f"{_PLATFORMS}/20_nvidia_xcb.json": _EGL.format("libnvidia-egl-xcb.so.1"),
+    f"{_PLATFORMS}/20_nvidia_xlib.json": _EGL.format("libnvidia-egl-xlib.so.1"),
+    "usr/share/nvidia/nvoptix.bin": "simulated\n",
+    f"{_XORG}/nvidia-drm-outputclass.conf": "# simulated\n",
+}
+XORG_MODULES = ("drivers/nvidia_drv.so", "extensions/libglxserver_nvidia.so.{version}")
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 SOCKET_DIRECTORIES = ("run/nvidia-persistenced", "run/nvidia-fabricmanager")
 
@@ -102,8 +138,7 @@ def build_driver_root(
 
     directory = os.path.join(root, "usr/lib", TRIPLETS[architecture])
     os.makedirs(directory)
-    names = sorted({name for group in LIBRARIES.values() for name in group})
-    for name in names:
+    for name in LIBRARIES:
         own = carried.get(name)
         _library(directory, name, version, own or _placeholder(architecture, name, version))
     if architecture == "x86_64":
@@ -116,6 +151,12 @@ def build_driver_root(
     for program in PROGRAMS:
         script = f"#!/bin/sh\necho '{program} {version} (simulated)'\n"
         write_file(os.path.join(root, "usr/bin", program), script.encode(), 0o755)
+    for path, text in DATA_FILES.items():
+        write_file(os.path.join(root, path), text.encode())
+    for module in XORG_MODULES:
+        name = module.format(version=version)
+        image_of_module = shared_library(ABIS[architecture], os.path.basename(name), name)
+        write_file(os.path.join(root, "usr/lib/xorg/modules", name), image_of_module)
     for image in FIRMWARE:
         path = os.path.join(root, "lib/firmware/nvidia", version, image)
         write_file(path, f"simulated {image} {version}\n".encode())

@@ -4,7 +4,7 @@ The formats, tabs and trailing blanks included, are those of the samples in test
 """
 
 from nvhook.sim.features import FEATURES
-from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL
+from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, drm_nodes
 from nvhook.sim.mig import capability_files
 
 TYPE_CHECKING = False
@@ -68,7 +68,6 @@ _OTHER_MAJORS = (
     (29, "fb"),
     (128, "ptm"),
     (136, "pts"),
-    (226, "drm"),
     (252, "tpm"),
     (254, "gpiochip"),
 )
@@ -106,6 +105,8 @@ def sys_files(machine: "Machine") -> dict[str, str]:
         files[f"{directory}/device"] = f"0x{model.device:04x}\n"
         files[f"{directory}/class"] = "0x030200\n"
         files[f"{directory}/numa_node"] = f"{gpu.index * 2 // count}\n"
+        for name, minor in drm_nodes(gpu):
+            files[f"{directory}/drm/{name}/dev"] = f"{machine.drm_major}:{minor}\n"
     return files
 
 
@@ -115,7 +116,11 @@ def _devices(machine: "Machine") -> str:
     renamed = parts >= [550, 40]
     names = ("nvidia", "nvidia-modeset", "nvidiactl") if renamed else ("nvidia-frontend",)
     majors = [*_OTHER_MAJORS, *[(NVIDIA_MAJOR, name) for name in names]]
-    majors += [(machine.caps_major, "nvidia-caps"), (machine.uvm_major, "nvidia-uvm")]
+    majors += [
+        (machine.drm_major, "drm"),
+        (machine.caps_major, "nvidia-caps"),
+        (machine.uvm_major, "nvidia-uvm"),
+    ]
     majors += [(major, FEATURES[name].major_name) for name, major in machine.feature_majors.items()]
     majors.sort(key=lambda line: line[0])
     characters = "".join(f"{major:3d} {name}\n" for major, name in majors)

@@ -28,6 +28,7 @@ left out.
 
 import uuid
 
+from nvhook.core import cuda_versions
 from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.record import Record
@@ -72,40 +73,19 @@ MODELS = {
 }
 OTHER_MODEL = Model(0x2330, 81559, "9.0", mig_capable=False)
 
-# Driver branch -> CUDA version, newest first: a branch between two has the older one's.
-CUDA_VERSIONS = (
-    (580, 13000),
-    (575, 12090),
-    (570, 12080),
-    (565, 12070),
-    (560, 12060),
-    (555, 12050),
-    (550, 12040),
-    (545, 12030),
-    (535, 12020),
-    (530, 12010),
-    (525, 12000),
-    (520, 11080),
-    (515, 11070),
-    (510, 11060),
-    (495, 11050),
-    (470, 11040),
-    (460, 11020),
-    (450, 11000),
-    (0, 10020),
-)
-
 
 class Machine(Record):
     """A simulated machine.
 
-    ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``feature_majors`` those of
-    its features by name (nvhook.core.features).
+    ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``drm_major`` that of /dev/dri
+    (on real machines always 226), ``feature_majors`` those of its features by name
+    (nvhook.core.features).
     """
 
     __slots__ = (
         "caps_major",
         "driver_version",
+        "drm_major",
         "feature_majors",
         "gpus",
         "mig_devices",
@@ -118,6 +98,7 @@ class Machine(Record):
         gpus: tuple[Gpu, ...],
         uvm_major: int,
         caps_major: int,
+        drm_major: int,
         feature_majors: dict[str, int],
         mig_devices: tuple[MigDevice, ...] = (),
     ) -> None:
@@ -125,6 +106,7 @@ class Machine(Record):
         self.gpus: Final = gpus
         self.uvm_major: Final = uvm_major
         self.caps_major: Final = caps_major
+        self.drm_major: Final = drm_major
         self.feature_majors: Final = feature_majors
         self.mig_devices: Final = mig_devices
 
@@ -171,15 +153,23 @@ def build_machine(
         for index, minor in enumerate(chosen)
     )
     free = [major for major in range(511, 383, -1) if major not in used_majors]
-    if len(free) < 2 + len(features):
+    if len(free) < 3 + len(features):
         raise HostError("no dynamic device numbers are free", "384 to 511 are all in /proc/devices")
-    majors = dict(zip(features, free[2:], strict=False))
+    majors = dict(zip(features, free[3:], strict=False))
     if mig and not MODELS.get(model, OTHER_MODEL).mig_capable:
         capable = ", ".join(name for name, each in MODELS.items() if each.mig_capable)
         raise HostError(f"a {model} can't be partitioned", f"models with MIG are {capable}")
     branch = int(driver_version.split(".", maxsplit=1)[0])
     partitioned = partition(table, mig, mig_gpus, branch)
-    return Machine(driver_version, table, free[0], free[1], majors, partitioned)
+    return Machine(driver_version, table, free[0], free[1], free[2], majors, partitioned)
+
+
+def drm_nodes(gpu: Gpu) -> tuple[tuple[str, int], ...]:
+    """Return the (name in /dev/dri, minor) of a GPU's card and render node.
+
+    card0 is the board's own screen: a card's number is not its GPU's index.
+    """
+    return (f"card{gpu.index + 1}", gpu.index + 1), (f"renderD{128 + gpu.index}", 128 + gpu.index)
 
 
 def gpu_uuid(index: int) -> str:
@@ -208,7 +198,9 @@ def _check(gpus: int, model: str, driver_version: str) -> None:
 
 def cuda_version(machine: Machine) -> int:
     """Return the CUDA version the driver has, as cuDriverGetVersion gives it: 12040 is 12.4."""
-    return next(cuda for branch, cuda in CUDA_VERSIONS if machine.branch >= branch)
+    text = cuda_versions.cuda_version(machine.driver_version) or "5.0"
+    major, minor = text.split(".")
+    return 1000 * int(major) + 10 * int(minor)
 
 
 def state_text(machine: Machine) -> str:

@@ -62,10 +62,13 @@ def nodes(spec: Spec) -> dict[str, list[str]]:
 
 def test_gpus_by_index_by_uuid_and_all(driver: Path) -> None:
     found = spec_of(driver)
-    by_index = [f"/dev/nvidia{minor}" for minor in MINORS]
-    expected = {str(index): [path] for index, path in enumerate(by_index)}
-    expected |= {gpu_uuid(index): [path] for index, path in enumerate(by_index)}
-    assert nodes(found) == expected | {"all": by_index}
+    by_index = [
+        [f"/dev/nvidia{minor}", f"/dev/dri/card{index + 1}", f"/dev/dri/renderD{128 + index}"]
+        for index, minor in enumerate(MINORS)
+    ]
+    expected = {str(index): paths for index, paths in enumerate(by_index)}
+    expected |= {gpu_uuid(index): paths for index, paths in enumerate(by_index)}
+    assert nodes(found) == expected | {"all": [path for paths in by_index for path in paths]}
     assert (found.version, found.kind) == ("0.5.0", "nvidia.com/gpu")
 
 

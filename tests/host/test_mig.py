@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from nvhook import cdi, config, pipeline
+from nvhook.core.edits import DeviceNode
 from nvhook.core.inventory import Gpu, Inventory
+from nvhook.core.layout import ContainerLayout
+from nvhook.core.planner import rest
+from nvhook.core.request import Request
 from nvhook.errors import HostError
 from nvhook.host import mig, nvml
 from nvhook.sim.driver import create
+from nvhook.sim.machine import drm_nodes
 
 MINORS = (1, 0)
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")  # 0:0 is GPU instance 7, 0:1 is 3, 0:2 is 1
@@ -176,7 +181,7 @@ def test_the_table_tells_the_minor_where_the_tree_does_not(settings) -> None:
 def test_the_tree_tells_the_minor_where_there_is_no_table(settings) -> None:
     Path(settings.proc_root, "driver/nvidia-caps/mig-minors").unlink()
     assert shown(pipeline.inventory(settings)) == FOUND
-    managed = pipeline.inventory(settings, (), ("config",))
+    managed = pipeline.inventory(settings, (), manages_mig=("config",))
     assert managed.mig_capabilities == {
         "config": 1,
         "monitor": 2,
@@ -260,6 +265,29 @@ def test_plan_json_names_a_mig_device_as_it_is_asked_for(settings) -> None:
     ]
 
 
+def test_requirements_are_compared_with_a_mig_devices_gpu(settings) -> None:
+    def planned(text: str) -> int:
+        requirements = (("NVIDIA_REQUIRE_CUDA", text),)
+        asked = Request(("0:1", "0:2"), ("utility",), "test", requirements=requirements)
+        return len(pipeline.plan_for(asked, settings, ContainerLayout()).devices)
+
+    assert planned("arch>=8.0,brand=nvidia brand=tesla,arch=8.0") == 2
+    with pytest.raises(HostError, match=r"unsatisfied condition: arch>=9\.0.*GPU 0 NVIDIA A100"):
+        planned("arch>=9.0")
+
+
+@pytest.mark.parametrize("capabilities", ["compute", "graphics,compute"])
+def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabilities) -> None:
+    spec = cdi.generate(cdi.Wanted("/bin/sh", "gpu", "0:1", capabilities), settings)
+    device = next(each for each in spec.devices if each.name == "0:1")
+    edits = (*spec.edits.device_nodes, *device.edits.device_nodes)
+    has = [(each.path, each.major, each.minor) for each in edits]
+    outcome = pipeline.plan_for_devices(has, capabilities, settings)
+    made = [edit for edit in rest(outcome.plan, has).edits if isinstance(edit, DeviceNode)]
+    assert made == []
+    assert not any(path.startswith("/dev/dri") for path, _, _ in has)
+
+
 def test_a_cdi_spec_has_them_by_index_and_uuid_and_in_all(settings) -> None:
     inventory = pipeline.inventory(settings)
     spec = cdi.generate(cdi.Wanted("/bin/sh"), settings)
@@ -277,7 +305,8 @@ def test_a_cdi_spec_has_them_by_index_and_uuid_and_in_all(settings) -> None:
     assert paths == ["/dev/nvidia1", f"{caps}165", f"{caps}166"]
     assert devices[inventory.mig_devices[1].uuid] == devices["0:1"]
     everything = {node.path for node in devices["all"].device_nodes}
-    assert everything == {"/dev/nvidia0", "/dev/nvidia1"} | {
+    rendering = {f"/dev/dri/{name}" for gpu in inventory.gpus for name, _ in drm_nodes(gpu)}
+    assert everything == {"/dev/nvidia0", "/dev/nvidia1"} | rendering | {
         f"{caps}{minor}" for *_, gi, ci in FOUND for minor in (gi, ci)
     }
     only = cdi.generate(cdi.Wanted("/bin/sh", devices="0:2", strategies=("type-index",)), settings)

@@ -11,6 +11,7 @@ from nvhook.sim import driver
 from nvhook.sim.machine import gpu_uuid
 
 MINORS = (2, 3, 1, 0)
+FEATURES = ("gds", "mofed", "gdrcopy", "nvswitch", "imex")
 NAMES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 
 
@@ -22,8 +23,15 @@ class Driver:
     ) -> None:
         self.directory = directory
         settings = {"mig": mig, "mig_gpus": mig_gpus} if mig else {}
-        config = driver.create(str(directory), minors=MINORS, report=self._refuse, **settings)
-        self.config = Path(config)
+        self.config = Path(
+            driver.create(
+                str(directory),
+                minors=MINORS,
+                report=self._refuse,
+                features=FEATURES,
+                **settings,
+            )
+        )
         self.launcher = Path(sysconfig.get_path("scripts")) / "nvhook"
         assert self.launcher.exists(), "install the package: these tests run the real launcher"
 

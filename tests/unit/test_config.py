@@ -80,6 +80,9 @@ accept-cdi-annotations = false
 handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
 cdi-spec-directories = ["/a/", "/b"]
+disable-require = true
+cuda-forward-compatibility = false
+inject-unlisted-driver-libraries = false
 """,
     )
     expected = Config(
@@ -99,6 +102,9 @@ cdi-spec-directories = ["/a/", "/b"]
         handler_runtimes=("/opt/crun",),
         handler_mounts="spec",
         cdi_spec_directories=("/a", "/b"),
+        disable_require=True,
+        cuda_forward_compatibility=False,
+        inject_unlisted_driver_libraries=False,
     )
     assert config.load(path) == expected
     assert len(config.explicit_values(path)) == len(SETTINGS)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nvhook.core.edits import CgroupRule, DeviceNode, Mount, Plan
-from nvhook.core.inventory import Gpu, HostNode, Inventory, MigDevice
+from nvhook.core.catalog import PROFILE_FILE
+from nvhook.core.edits import CgroupRule, DeviceNode, Mount, Plan, TextFile
+from nvhook.core.inventory import DrmNode, Gpu, HostNode, Inventory, MigDevice
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.mig import node_name
 from nvhook.core.planner import device_plan, plan_request
@@ -163,6 +164,30 @@ def test_a_whole_gpu_with_mig_devices_is_its_node() -> None:
     plan = device_plan(GPUS[0], host())
     assert nodes_of(plan) == ["/dev/nvidia1"]
     assert rules_of(plan) == [(195, 1)]
+
+
+@pytest.mark.parametrize(("profile", "renders"), [("1g.10gb", False), ("1g.24gb+gfx", True)])
+def test_only_a_mig_device_for_graphics_has_its_gpus_render_node(profile, renders) -> None:
+    drm = tuple(
+        DrmNode(gpu.pci_bus_id, node(f"dri/renderD{128 + gpu.index}", 226, 128 + gpu.index), "")
+        for gpu in GPUS
+    )
+    device = MIG[1].replace(profile=profile)
+    plan = device_plan(device, host().replace(drm=drm))
+    assert ("/dev/dri/renderD128" in nodes_of(plan)) is renders
+    assert ((226, 128) in rules_of(plan)) is renders
+    assert (226, 129) not in rules_of(plan)
+    assert "/dev/dri/renderD128" in nodes_of(device_plan(GPUS[0], host().replace(drm=drm)))
+
+
+def test_egl_is_told_of_a_gpu_once_however_many_of_its_mig_devices_are_given() -> None:
+    plan = plan_request(("graphics",), (GPUS[0], *MIG), host(), ContainerLayout())
+    (profile,) = [
+        edit.content
+        for edit in plan.edits
+        if isinstance(edit, TextFile) and edit.container_path == PROFILE_FILE
+    ]
+    assert '["EGLVisibleDGPUDevices", 0x2]' in profile
 
 
 def test_all_is_every_gpu_and_mig_device_once() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nvhook.config import Config
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
-from nvhook.errors import NvhookError, RequestError, UnsupportedError
+from nvhook.errors import NvhookError, RequestError
 from nvhook.formats.oci import ContainerConfig, parse_config
 
 DATA = Path(__file__).parent.parent / "data"
@@ -17,6 +17,7 @@ SAMPLES = sorted(path.name for path in (DATA / "requests").glob("*.txt"))
 MOUNTS = "/var/run/nvidia-container-devices"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 DEFAULT = ("compute", "utility")
+ALL_CHANNELS = ("all",)
 ALL = tuple(sorted(CAPABILITIES))
 
 
@@ -109,15 +110,18 @@ def test_bad_capabilities_do_not_matter_without_a_gpu() -> None:
 
 
 def test_legacy_image_means_all() -> None:
-    warnings: list[str] = []
-    asked = from_container(container({"CUDA_VERSION": "8.0.61"}), Config(), warnings)
-    assert asked == Request(("all",), ALL, "CUDA_VERSION")
-    assert warnings == ["CUDA_VERSION=8.0.61 of a legacy image is not checked"]
+    required = (("CUDA_VERSION", "cuda>=8.0"),)
+    asked = ask({"CUDA_VERSION": "8.0.61"})
+    assert asked == Request(("all",), ALL, "CUDA_VERSION", requirements=required)
+    unchecked = ask({"CUDA_VERSION": "nonsense", "NVIDIA_DISABLE_REQUIRE": "true"})
+    assert unchecked == Request(("all",), ALL, "CUDA_VERSION")
+    with pytest.raises(RequestError, match="CUDA_VERSION=nonsense is no version"):
+        ask({"CUDA_VERSION": "nonsense"})
     assert ask({"CUDA_VERSION": "8.0", VISIBLE: ""}) is None
     assert ask({"CUDA_VERSION": ""}) is None
     assert ask({"CUDA_VERSION": "8.0", "NVIDIA_REQUIRE_CUDA": "cuda>=8.0"}) is None
     only = ask({"CUDA_VERSION": "8.0", VISIBLE: "0", "NVIDIA_DRIVER_CAPABILITIES": "utility"})
-    assert only == Request(("0",), ("utility",), VISIBLE)
+    assert only == Request(("0",), ("utility",), VISIBLE, requirements=required)
 
 
 def test_environment_of_unprivileged_containers_can_be_refused() -> None:
@@ -213,15 +217,68 @@ def test_an_annotation_must_hold_qualified_names(value: str) -> None:
 
 def test_volume_mounts_need_the_setting_and_no_privilege() -> None:
     mounted = container({}, mounts=(device_mount("0"),))
-    assert from_container(mounted, Config()) is None
+    warnings: list[str] = []
+    assert from_container(mounted, Config(), warnings) is None
+    assert len(warnings) == 1
+    assert "accept-volume-mounts is false" in warnings[0]
     strict = Config(accept_volume_mounts=True, accept_envvar_when_unprivileged=False)
     assert from_container(mounted, strict) == Request(("0",), DEFAULT, MOUNTS)
 
 
-def test_imex_channel_mount_is_refused() -> None:
-    mounted = container({}, mounts=(device_mount("0"), device_mount("imex/3")))
-    with pytest.raises(UnsupportedError, match="IMEX channel 3"):
-        from_container(mounted, Config(accept_volume_mounts=True))
+IMEX = "NVIDIA_IMEX_CHANNELS"
+
+
+@pytest.mark.parametrize(
+    ("value", "channels"),
+    [("0", ("0",)), (" 1 ,0,1", ("1", "0")), ("all", ALL_CHANNELS), ("1,all", ALL_CHANNELS)],
+)
+def test_imex_channels_in_the_environment(value: str, channels: tuple[str, ...]) -> None:
+    asked = ask({VISIBLE: "0", IMEX: value})
+    assert asked == Request(("0",), DEFAULT, VISIBLE, imex_channels=channels)
+
+
+def test_imex_channels_by_mounts_win_over_the_variable() -> None:
+    mounted = container(
+        {VISIBLE: "0", IMEX: "7"},
+        mounts=(device_mount("2"), device_mount("imex/3"), device_mount("imex/5/")),
+    )
+    asked = from_container(mounted, Config(accept_volume_mounts=True))
+    assert asked == Request(("2",), DEFAULT, MOUNTS, imex_channels=("3", "5"))
+    closed = from_container(mounted, Config())
+    assert closed == Request(("0",), DEFAULT, VISIBLE, imex_channels=("7",))
+
+
+def test_imex_variable_of_an_unprivileged_container_can_be_refused() -> None:
+    config = Config(accept_volume_mounts=True, accept_envvar_when_unprivileged=False)
+    warnings: list[str] = []
+    asked = container({IMEX: "0"}, mounts=(device_mount("2"),))
+    assert from_container(asked, config, warnings) == Request(("2",), DEFAULT, MOUNTS)
+    assert len(warnings) == 1
+    assert f"{IMEX} is not accepted from an unprivileged container" in warnings[0]
+    assert "accept-envvar-when-unprivileged is false" in warnings[0]
+    by_mount = container({}, mounts=(device_mount("2"), device_mount("imex/1")))
+    believed = from_container(by_mount, config)
+    assert believed == Request(("2",), DEFAULT, MOUNTS, imex_channels=("1",))
+
+
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [
+        ("NVIDIA_GDS", "gds"),
+        ("NVIDIA_MOFED", "mofed"),
+        ("NVIDIA_GDRCOPY", "gdrcopy"),
+        ("NVIDIA_NVSWITCH", "nvswitch"),
+    ],
+)
+def test_a_switch_gives_its_feature_and_any_other_value_a_warning(name: str, feature: str) -> None:
+    warnings: list[str] = []
+    asked = from_container(container({VISIBLE: "0", name: "enabled"}), Config(), warnings)
+    assert asked == Request(("0",), DEFAULT, VISIBLE, features=(feature,))
+    assert warnings == []
+    off = from_container(container({VISIBLE: "0", name: "1"}), Config(), warnings)
+    assert off == Request(("0",), DEFAULT, VISIBLE)
+    assert warnings == [f"{name}=1 asks for nothing: only the value enabled does"]
+    assert ask({name: "enabled"}) is None
 
 
 @pytest.mark.parametrize(
@@ -252,30 +309,6 @@ def test_void_or_empty_swarm_resource_is_no_gpu_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        (
-            {"NVIDIA_REQUIRE_CUDA": "cuda>=12.4"},
-            ["NVIDIA_REQUIRE_CUDA", "-e NVIDIA_DISABLE_REQUIRE=1"],
-        ),
-        ({"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "yes"}, ["NVIDIA_REQUIRE_X"]),
-        ({"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "0"}, ["NVIDIA_REQUIRE_X"]),
-        ({"NVIDIA_IMEX_CHANNELS": "0,1"}, ["NVIDIA_IMEX_CHANNELS"]),
-        ({"NVIDIA_GDS": "enabled"}, ["NVIDIA_GDS=enabled"]),
-        ({"NVIDIA_MOFED": "enabled"}, ["NVIDIA_MOFED"]),
-        ({"NVIDIA_GDRCOPY": "enabled"}, ["NVIDIA_GDRCOPY"]),
-        ({"NVIDIA_NVSWITCH": "enabled"}, ["NVIDIA_NVSWITCH"]),
-    ],
-)
-def test_later_work_is_refused_and_not_ignored(env: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        ask({VISIBLE: "0", **env})
-    assert all(word in str(caught.value) for word in words)
-    assert ask({VISIBLE: "void", **env}) is None
-    assert ask(env) is None
-
-
-@pytest.mark.parametrize(
     "env",
     [
         *[
@@ -291,6 +324,39 @@ def test_later_work_is_refused_and_not_ignored(env: dict[str, str], words: list[
 )
 def test_what_asks_for_nothing_is_let_through(env: dict[str, str]) -> None:
     assert ask({VISIBLE: "0", **env}) == Request(("0",), DEFAULT, VISIBLE)
+
+
+@pytest.mark.parametrize(
+    ("env", "requirements"),
+    [
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4"}, (("NVIDIA_REQUIRE_CUDA", "cuda>=12.4"),)),
+        (
+            {"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_REQUIRE_Y": "a", "CUDA_VERSION": "v10.2.89"},
+            (
+                ("NVIDIA_REQUIRE_X", "driver>=1"),
+                ("NVIDIA_REQUIRE_Y", "a"),
+                ("CUDA_VERSION", "cuda>=10.2"),
+            ),
+        ),
+        (
+            {"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "yes"},
+            (("NVIDIA_REQUIRE_X", "driver>=1"),),
+        ),
+        (
+            {"NVIDIA_REQUIRE_X": "driver>=1", "NVIDIA_DISABLE_REQUIRE": "0"},
+            (("NVIDIA_REQUIRE_X", "driver>=1"),),
+        ),
+    ],
+)
+def test_requirements_are_collected(
+    env: dict[str, str], requirements: tuple[tuple[str, str], ...]
+) -> None:
+    asked = ask({VISIBLE: "0", **env})
+    assert asked is not None
+    assert asked.requirements == requirements
+    off = ask({VISIBLE: "0", **env}, disable_require=True)
+    assert off is not None
+    assert off.requirements == ()
 
 
 @pytest.mark.parametrize(
@@ -331,7 +397,7 @@ def test_endless_list_is_refused() -> None:
 
 # Each sample of tests/data/requests: settings beside the defaults, and what comes out. An exception
 # comes with words of its message.
-REFUSED_CUDA = (UnsupportedError, "NVIDIA_REQUIRE_CUDA can't be checked yet")
+# What the images' requirements lead to stands in test_requirements.
 SAMPLE_RESULTS: dict[str, list[tuple[dict[str, object], object]]] = {
     "caps-all_on_old_jetson.txt": [({}, (("all",), ALL))],
     "caps-graphics_video_display.txt": [
@@ -344,15 +410,15 @@ SAMPLE_RESULTS: dict[str, list[tuple[dict[str, object], object]]] = {
         )
     ],
     "cdi_injected_env.txt": [({}, None)],
-    "cuda-10.2.txt": [({}, REFUSED_CUDA)],
-    "cuda-11.8.txt": [({}, REFUSED_CUDA)],
-    "cuda-12.1-full.txt": [({}, REFUSED_CUDA)],
-    "cuda-12.2-arm64.txt": [({}, REFUSED_CUDA)],
-    "cuda-12.4-full.txt": [({}, REFUSED_CUDA)],
-    "cuda-12.9-two_clauses.txt": [({}, REFUSED_CUDA)],
-    "cuda-13.1-full-rapids.txt": [({}, REFUSED_CUDA)],
+    "cuda-10.2.txt": [({}, (("all",), DEFAULT))],
+    "cuda-11.8.txt": [({}, (("0",), DEFAULT))],
+    "cuda-12.1-full.txt": [({}, (("all",), DEFAULT))],
+    "cuda-12.2-arm64.txt": [({}, (("all",), DEFAULT))],
+    "cuda-12.4-full.txt": [({}, (("all",), DEFAULT))],
+    "cuda-12.9-two_clauses.txt": [({}, (("all",), DEFAULT))],
+    "cuda-13.1-full-rapids.txt": [({}, (("all",), DEFAULT))],
     "cuda-13.3-disable_require.txt": [({}, (("all",), DEFAULT))],
-    "cuda-9.0-base.txt": [({}, REFUSED_CUDA)],
+    "cuda-9.0-base.txt": [({}, (("all",), DEFAULT))],
     "k8s-image_all_plus_unprivileged.txt": [
         ({"accept_envvar_when_unprivileged": False}, None),
         ({}, (("all",), DEFAULT)),
@@ -478,13 +544,14 @@ def test_ctk57_ctk1599_swarm_assignment_wins_over_the_image() -> None:
     assert (wrong.devices, right.devices) == (("all",), ("GPU-x",))
 
 
-def test_ctk152_requirement_is_refused_unless_switched_off() -> None:
+def test_ctk152_only_the_right_variable_switches_a_requirement_off() -> None:
     env = {VISIBLE: "all", "NVIDIA_REQUIRE_CUDA": "cuda>=11.8"}
-    with pytest.raises(UnsupportedError, match="NVIDIA_DISABLE_REQUIRE=1"):
-        ask(env)
-    assert ask({**env, "NVIDIA_DISABLE_REQUIRE": "1"}) is not None
-    with pytest.raises(UnsupportedError):  # the thread misspells the variable
-        ask({**env, "NVIDIA_REQUIRE_DISABLE": "1"})
+    required = (("NVIDIA_REQUIRE_CUDA", "cuda>=11.8"),)
+    off = ask({**env, "NVIDIA_DISABLE_REQUIRE": "1"})
+    misspelt = ask({**env, "NVIDIA_REQUIRE_DISABLE": ""})  # as the thread has it
+    assert off is not None
+    assert misspelt is not None
+    assert (off.requirements, misspelt.requirements) == ((), required)
 
 
 NAMES = st.sampled_from(

@@ -15,7 +15,6 @@ import click
 import pytest
 
 from nvhook.cli.sim import sim
-from nvhook.core.catalog import LIBRARIES
 from nvhook.errors import HostError
 from nvhook.sim import driver_root
 from nvhook.sim.driver import create
@@ -81,7 +80,7 @@ for line in sys.stdin:
 def test_every_library_of_the_machine_can_be_loaded(simulated: Path) -> None:
     directory = simulated / "root/usr/lib" / TRIPLET
     version = "550.54.14"
-    names = sorted({name for group in LIBRARIES.values() for name in group})
+    names = driver_root.LIBRARIES
     sonames = [driver_root.soname_of(name, version) for name in names]
     lines = [
         f"{directory}/{name}.{version} {soname}\n"
@@ -323,10 +322,10 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, option: list[
 
 def test_features_have_majors_nodes_and_files(tmp_path: Path) -> None:
     machine = build_machine(1, "T4", "550.54.14", features=("gds", "imex"))
-    assert machine.feature_majors == {"gds": 509, "imex": 508}
+    assert machine.feature_majors == {"gds": 508, "imex": 507}
     devices = proc_files(machine, "x86_64")["devices"]
-    assert "509 nvidia-fs\n" in devices
-    assert "508 nvidia-caps-imex-channels\n" in devices
+    assert "508 nvidia-fs\n" in devices
+    assert "507 nvidia-caps-imex-channels\n" in devices
     assert "gdrdrv" not in devices
     base = make(tmp_path / "sim", features=("gds", "gds"))
     assert (base / "root/etc/cufile.json").is_file()

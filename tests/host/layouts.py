@@ -1,0 +1,184 @@
+"""Where distributions and installers put a driver: what is on disk, as lists of paths."""
+
+from collections.abc import Callable
+from typing import Any
+
+VERSION = "550.54.15"
+OLD = "535.183.06"
+X86, I386, ARM = (f"/usr/lib/{name}-linux-gnu" for name in ("x86_64", "i386", "aarch64"))
+SMI = "nvidia-smi"
+
+
+def _libraries(
+    host: Any, directory: str, tag: str = "libc6,x86-64", version: str = VERSION
+) -> None:
+    """Put libcuda, libnvidia-ml and libGLX_nvidia there, with the links ldconfig makes."""
+    for name, suffix in (("libcuda", "1"), ("libnvidia-ml", "1"), ("libGLX_nvidia", "0")):
+        host.library(f"{directory}/{name}.so.{version}", f"{name}.so.{suffix}", tag)
+        host.link(f"{directory}/{name}.so.{suffix}", f"{name}.so.{version}")
+
+
+def _cache(host: Any, *places: tuple[str, str]) -> None:
+    """Write the loader cache of these directories: (directory, tag)."""
+    names = ("libnvidia-ml.so.1", "libcuda.so.1", "libGLX_nvidia.so.0")
+    host.cache([(name, tag, f"{directory}/{name}") for directory, tag in places for name in names])
+
+
+def _program(host: Any, path: str) -> None:
+    host.put(path, b"\x7fELF", mode=0o755)
+
+
+def _merged_usr(host: Any, *names: str) -> None:
+    for name in names:
+        (host.root / "usr" / name).mkdir(parents=True, exist_ok=True)
+        host.link(f"/{name}", f"usr/{name}")
+
+
+def ubuntu(host: Any) -> None:
+    """22.04 and 24.04: packages and NVIDIA's installer, with 32-bit libraries."""
+    _merged_usr(host, "bin", "lib")
+    _libraries(host, X86)
+    _libraries(host, I386, "libc6")
+    _cache(host, (X86.removeprefix("/usr"), "libc6,x86-64"), (I386.removeprefix("/usr"), "libc6"))
+    _program(host, f"/usr/bin/{SMI}")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    host.put("/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
+    host.put(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+    host.put(f"{X86}/nvidia/xorg/libglxserver_nvidia.so.{VERSION}")
+    host.put("/usr/lib/xorg/modules/drivers/nvidia_drv.so")
+
+
+def debian(host: Any) -> None:
+    """Files in nvidia/current, links through /etc/alternatives."""
+    _merged_usr(host, "bin", "lib")
+    current = f"{X86}/nvidia/current"
+    _libraries(host, current)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libGLX_nvidia.so.0"):
+        host.link(f"/etc/alternatives/glx--{name}", f"{current}/{name}")
+        host.link(f"{X86}/{name}", f"/etc/alternatives/glx--{name}")
+    _cache(host, (X86.removeprefix("/usr"), "libc6,x86-64"))
+    _program(host, f"/usr/lib/nvidia/current/{SMI}")
+    host.link(f"/etc/alternatives/nvidia--{SMI}", f"/usr/lib/nvidia/current/{SMI}")
+    host.link(f"/usr/bin/{SMI}", f"/etc/alternatives/nvidia--{SMI}")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    host.put(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+
+
+def rhel(host: Any) -> None:
+    """RHEL and Fedora: /usr/lib64, 32-bit libraries in /usr/lib."""
+    _merged_usr(host, "bin", "lib", "lib64")
+    _libraries(host, "/usr/lib64")
+    _libraries(host, "/usr/lib", "libc6")
+    _cache(host, ("/lib64", "libc6,x86-64"), ("/lib", "libc6"))
+    _program(host, f"/usr/bin/{SMI}")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    host.put("/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
+    host.put("/usr/lib64/xorg/modules/drivers/nvidia_drv.so")
+    host.put(f"/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.{VERSION}")
+
+
+def opensuse(host: Any) -> None:
+    """/usr/lib64, no merged root; Xorg's modules in its directory for updates."""
+    _libraries(host, "/usr/lib64")
+    _cache(host, ("/usr/lib64", "libc6,x86-64"))
+    _program(host, f"/usr/bin/{SMI}")
+    host.put("/etc/vulkan/icd.d/nvidia_icd.json")
+    host.put(f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+    host.put("/usr/lib64/xorg/modules/updates/drivers/nvidia_drv.so")
+
+
+def arch(host: Any) -> None:
+    """Everything in /usr/lib, /usr/lib64 is a link to it; 32-bit libraries in /usr/lib32."""
+    _libraries(host, "/usr/lib")
+    for link, target in (("/usr/lib64", "lib"), ("/lib", "usr/lib"), ("/lib64", "usr/lib")):
+        host.link(link, target)
+    _libraries(host, "/usr/lib32", "libc6")
+    _cache(host, ("/usr/lib", "libc6,x86-64"), ("/usr/lib32", "libc6"))
+    _program(host, f"/usr/bin/{SMI}")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    host.put("/usr/lib/nvidia/xorg/nvidia_drv.so")
+
+
+def cos_from_host(host: Any) -> None:
+    """Container-Optimized OS, seen from /: no loader cache knows its directory."""
+    base = "/home/kubernetes/bin/nvidia"
+    _libraries(host, f"{base}/lib64")
+    host.cache([])
+    _program(host, f"{base}/bin/{SMI}")
+    host.put(f"{base}/vulkan/icd.d/nvidia_icd.json")
+
+
+def cos_as_root(host: Any) -> None:
+    """Container-Optimized OS with driver-root = /home/kubernetes/bin/nvidia."""
+    _libraries(host, "/lib64")
+    _program(host, f"/bin/{SMI}")
+    host.put("/vulkan/icd.d/nvidia_icd.json")
+    host.put(f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+
+
+def talos(host: Any) -> None:
+    """musl with a glibc of its own for the driver, no loader cache where one is expected."""
+    _libraries(host, "/usr/local/glibc/usr/lib")
+    _program(host, f"/usr/local/bin/{SMI}")
+    host.put(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+    host.link("/lib", "usr/lib")
+
+
+def nixos(host: Any) -> None:
+    """No standard directory at all: links into the store."""
+    store = "/nix/store/0a1b-nvidia-x11-550.54.15-6.6.30"
+    _libraries(host, f"{store}/lib")
+    _libraries(host, f"{store}-lib32/lib", "libc6")
+    host.link("/run/opengl-driver", f"{store}-drivers")
+    host.link(f"{store}-drivers/lib", f"{store}/lib")
+    host.link("/run/opengl-driver-32", f"{store}-drivers-32")
+    host.link(f"{store}-drivers-32/lib", f"{store}-lib32/lib")
+    _program(host, f"{store}-bin/bin/{SMI}")
+    host.link(f"/run/current-system/sw/bin/{SMI}", f"{store}-bin/bin/{SMI}")
+    host.put(f"{store}/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    host.link(f"{store}-drivers/share", f"{store}/share")
+
+
+def local(host: Any) -> None:
+    """/usr/local/nvidia, as images of cloud nodes have it."""
+    _libraries(host, "/usr/local/nvidia/lib64")
+    _program(host, f"/usr/local/nvidia/bin/{SMI}")
+    host.put("/usr/local/nvidia/vulkan/icd.d/nvidia_icd.json")
+
+
+def two_versions(host: Any) -> None:
+    """An update that left the old driver behind, whose files the loader cache still names."""
+    _libraries(host, "/usr/lib64")
+    _libraries(host, X86, version=OLD)
+    _cache(host, (X86, "libc6,x86-64"))
+    _program(host, f"/usr/bin/{SMI}")
+    for version in (OLD, VERSION):
+        host.put(f"/lib/firmware/nvidia/{version}/gsp_ga10x.bin")
+        host.put(f"/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.{version}")
+
+
+def aarch64(host: Any) -> None:
+    """A server with an Arm processor."""
+    _merged_usr(host, "bin", "lib")
+    _libraries(host, ARM, "libc6,aarch64")
+    _cache(host, (ARM.removeprefix("/usr"), "libc6,aarch64"))
+    _program(host, f"/usr/bin/{SMI}")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json")
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+
+
+# name -> (machine, how to lay it out)
+LAYOUTS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "ubuntu": ("x86_64", ubuntu),
+    "debian": ("x86_64", debian),
+    "rhel": ("x86_64", rhel),
+    "opensuse": ("x86_64", opensuse),
+    "arch": ("x86_64", arch),
+    "cos-from-host": ("x86_64", cos_from_host),
+    "cos-as-root": ("x86_64", cos_as_root),
+    "talos": ("x86_64", talos),
+    "nixos": ("x86_64", nixos),
+    "usr-local-nvidia": ("x86_64", local),
+    "two-versions": ("x86_64", two_versions),
+    "aarch64": ("aarch64", aarch64),
+}
