@@ -155,6 +155,14 @@ BINARY_DIRECTORIES = (
     "/run/current-system/sw/bin",  # NixOS
 )
 
+# Where packages of their own put what Vulkan, EGL and OpenCL read.
+ICD_DIRECTORIES = (
+    "/etc/OpenCL/vendors",
+    "/etc/vulkan/icd.d",
+    "/usr/share/vulkan/icd.d",
+    "/usr/share/glvnd/egl_vendor.d",
+)
+
 # (link name, library that must be there, target; {file}: the file of that library). Names with a
 # slash are loaded by their path and are in no loader cache.
 SYMLINKS: tuple[tuple[str, str, str], ...] = (

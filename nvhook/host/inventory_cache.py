@@ -7,7 +7,7 @@ file that is not exactly what this version wrote for exactly this host is ignore
 import posix
 
 from nvhook import state_file
-from nvhook.core.catalog import BINARY_DIRECTORIES
+from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
@@ -101,8 +101,8 @@ def holds(
 def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:
     driver_root, _, proc_root, _ = roots
     boot_id = read_text(proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
-    # A package of programs alone changes no loader cache, but a directory.
-    watched = ("/etc/ld.so.cache", *BINARY_DIRECTORIES)
+    # A package of programs or ICD files alone changes no loader cache, but a directory.
+    watched = ("/etc/ld.so.cache", *BINARY_DIRECTORIES, *ICD_DIRECTORIES)
     return [
         str(SCHEMA),
         *roots,

@@ -88,6 +88,7 @@ CHANGES = {
     "loader-cache-removed": lambda host: (host.root / "etc/ld.so.cache").unlink(),
     "loader-cache-touched": lambda host: os.utime(host.root / "etc/ld.so.cache", ns=(1, 1)),
     "program-installed": lambda host: host.put("/usr/bin/nvidia-debugdump", b"#!", 0o755),
+    "icd-installed": lambda host: host.put("/usr/share/vulkan/icd.d/nvidia_icd.json"),
     "major": lambda host: host.proc_text("devices", "195 nvidia\n510 nvidia-uvm\n"),
     "gpu-added": lambda host: host.gpu("0000:66:00.0", 1),
     "gpu-gone": lambda host: (host.proc / "driver/nvidia/gpus").rename(host.proc / "gone"),

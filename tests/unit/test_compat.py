@@ -48,6 +48,7 @@ def test_without_the_note_there_is_none() -> None:
         with_section(IMAGE, note(b'{"Driver": ["550"]}')),
         with_section(IMAGE, note(b'{"CUDA Version": 13}')),
         with_section(IMAGE, note(b"{}")[:-1]),
+        with_section(IMAGE, note(b"{}").replace(b"\x02\0\0\0", b"\x09\0\0\0", 1)),
         with_section(IMAGE, bytes(70_000)),
     ],
 )
