@@ -123,3 +123,23 @@ def test_an_unknown_cdi_device_stops_the_container(podman):
     done = podman.run("--device=nvidia.com/gpu=7", PLAIN, "true", check=False)
     assert done.returncode != 0
     assert "nvidia.com/gpu=7" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--read-only",)], ids=["rw", "ro"])
+def test_a_running_container_is_given_a_gpu_and_loses_it(
+    podman, edition, installed, driver, options
+):
+    """podman knows nothing of it."""
+    started = podman.run("--detach", *options, PLAIN, "sleep", "1000").stdout.strip()
+    try:
+        which = ["--podman", started]
+        if edition[0] == "newest":  # not on the PATH
+            pid = podman.call("inspect", "--format", "{{.State.Pid}}", started).stdout.strip()
+            which = ["--pid", pid]
+        nvhook = installed / "bin/nvhook"
+        podman.host.call(nvhook, "inject", *which, "--gpus", "1")
+        assert_gets(driver, podman.call("exec", started, *look(driver, False)).stdout, (1,))
+        podman.host.call(nvhook, "eject", *which)
+        assert_gets_nothing(driver, podman.call("exec", started, *look(driver, False)).stdout)
+    finally:
+        podman.call("rm", "--force", "--time=0", started)
