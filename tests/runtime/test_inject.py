@@ -173,6 +173,61 @@ def test_a_gpu_from_the_hook_is_ejected_too(each_engine, bundles):
         container.delete()
 
 
+def rendering(container: Live, gpu: int) -> list[str]:
+    """Return what a GPU's node for rendering gives: by its device, and in its place."""
+    status = (container.driver.directory / f"dev/dri/renderD{128 + gpu}").stat()
+    numbers = str(os.major(status.st_rdev)), str(os.minor(status.st_rdev))
+    made = f"/render{gpu}-{time.time_ns()}"
+    questions = [
+        ("mknod", made, *numbers),
+        ("open", made),
+        ("open", f"/dev/dri/renderD{128 + gpu}"),
+    ]
+    return container.probe(*questions)[1:]
+
+
+def test_a_gpus_rendering_nodes_come_and_go_with_it(live):
+    container = live()
+    before = container.snapshot()
+    container.inject("1", "--capabilities", "graphics")
+    container.inject("2", "--capabilities", "graphics")
+    assert rendering(container, 0) == ["EPERM", "ENOENT"]
+    assert rendering(container, 1) == rendering(container, 2) == ["ENXIO", "ENXIO"]
+
+    container.eject("1")
+
+    assert rendering(container, 1) == ["EPERM", "ENOENT"]
+    assert rendering(container, 2) == ["ENXIO", "ENXIO"]
+    container.eject()
+    assert rendering(container, 2) == ["EPERM", "ENOENT"]
+    files = container.snapshot().pop("files")
+    assert {name for name in files if not name.startswith("render")} == {*before["files"]}
+    assert container.snapshot()["mounts"] == before["mounts"]
+
+
+@pytest.mark.parametrize("capability", ["compute", "graphics"])
+def test_rendering_nodes_of_a_gpu_from_the_hook_are_ejected_too(each_engine, bundles, capability):
+    """Whether the hook gave them or a later inject."""
+    bundle = bundles(each_engine)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=0,1", f"NVIDIA_DRIVER_CAPABILITIES={capability}")
+    container = Live(each_engine, bundle)
+    try:
+        done = container.inject("1", "--capabilities", "graphics")
+        assert done["changed"] is (capability == "compute")
+        assert rendering(container, 1) == ["ENXIO", "ENXIO"]
+
+        done = container.eject("1")
+
+        assert done["given_at_creation"] == [container.driver.gpus[1].pci_bus_id]
+        assert container.opens(0, 1, at="nodes") == ["ENXIO", "EPERM"]
+        by_device, in_place = rendering(container, 1)
+        assert by_device == "EPERM"
+        assert in_place != "ENXIO"
+        assert rendering(container, 0)[0] == ("ENXIO" if capability == "graphics" else "EPERM")
+    finally:
+        container.delete()
+
+
 def test_a_gpu_that_the_runtime_itself_allows(live, driver):
     """As with nvhook-runtime, CDI and docker --device: the rule is in the runtime's program."""
     minor = driver.gpus[1].minor
