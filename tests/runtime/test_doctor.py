@@ -15,6 +15,7 @@ from nvhook.sim import driver as sim_driver
 from tests.runtime.bundle import Bundle
 from tests.runtime.engine import Engine
 from tests.runtime.simulated import MINORS
+from tests.runtime.test_cuda_compat import NEWER, furnish
 
 SITE = Path(nvhook.__file__).parents[1]
 FILES = 'exec "$@" <"$0" >>"$0" 2>&1'  # a container that goes on would keep our pipes open
@@ -328,6 +329,17 @@ def test_libraries_of_the_driver_before_an_update(runc, bundles, start, place):
     saw = checks["container-driver-version"]["saw"]
     assert "libcuda.so.550.54.14" in saw
     assert "the kernel module is 560.35.03" in saw
+
+
+def test_an_image_whose_own_newer_libcuda_wins(runc, bundles, start):
+    bundle = bundles(runc)
+    furnish(bundle, NEWER)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+
+    checks = start(runc, bundle).doctor()
+
+    assert not broken(checks)
+    assert "libcuda.so.1 = /usr/local/cuda/compat" in checks["container-libraries"]["saw"]
 
 
 def test_a_gpu_that_this_host_does_not_have(runc, bundles, start):
