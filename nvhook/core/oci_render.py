@@ -74,8 +74,11 @@ def gave_cdi(document: dict[str, object]) -> bool:
     """
     hooks = document.get("hooks")
     entries = hooks.get("createRuntime") if isinstance(hooks, dict) else None
-    return isinstance(entries, list) and any(
-        is_gpu_hook(hook) and "--cdi" in hook.get("args", ()) for hook in entries
+    hooks_there = entries if isinstance(entries, list) else []
+    return any(
+        is_gpu_hook(hook) and "--cdi" in (hook.get("args") or ())
+        for hook in hooks_there
+        if isinstance(hook, dict)
     )
 
 

@@ -1,5 +1,6 @@
 """Additions to a bundle's config.json; everything that is there stays as the engine wrote it."""
 
+from nvhook.errors import FormatError
 from nvhook.formats.json_splice import Splice
 from nvhook.record import Record
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Object = dict[str, object]
 
+_ENV = ("process", "env")
 _DEVICES = ("linux", "devices")
 _RULES = ("linux", "resources", "devices")
 _GIDS = ("process", "user", "additionalGids")
@@ -61,27 +63,41 @@ def add(
 ) -> str:
     """Return a config.json's text with additions made; document is what the text says.
 
-    What is there already is not added again; a device of the same path is replaced, and hooks at
-    prestart or createRuntime that are superseded are taken out. The parts that matter have been
-    checked (formats/oci.parse_document).
+    What is there already, and still counts, is not added again; a device of the same path is
+    replaced, and hooks at prestart or createRuntime that are superseded are taken out.
+
+    Raises: FormatError if what leads to an addition is no object or list.
     """
     splice = Splice(text)
     for stage in ("prestart", "createRuntime"):
-        for index, hook in enumerate(_list(document, ("hooks", stage))):
+        for index, hook in enumerate(_objects(document, ("hooks", stage))):
             if superseded(hook):
                 splice.remove(("hooks", stage), index)
-    _add_devices(splice, _list(document, _DEVICES), additions.devices)
-    for path, values in (
-        (("process", "env"), additions.env),
-        (_RULES, additions.rules),
-        (("mounts",), additions.mounts),
-        (_GIDS, [gid for gid in additions.gids if gid]),
+    _add_devices(splice, _objects(document, _DEVICES), additions.devices)
+    splice.append(_ENV, _new_variables(_list(document, _ENV), additions.env))
+    for path, there, values in (
+        (_RULES, _rules_in_force(_objects(document, _RULES)), additions.rules),
+        (("mounts",), _list(document, ("mounts",)), additions.mounts),
+        (_GIDS, _list(document, _GIDS), [gid for gid in additions.gids if gid]),
     ):
-        there = _list(document, path)
         splice.append(path, [value for value in _once(values) if value not in there])
     for stage, hook in additions.hooks:
-        splice.append(("hooks", stage), [hook])
+        if superseded(hook) or hook not in _objects(document, ("hooks", stage)):
+            splice.append(("hooks", stage), [hook])
     return splice.result()
+
+
+def _new_variables(there: "list[object]", wanted: "Sequence[str]") -> list[str]:
+    """Return the variables that don't have their value yet: of two of a name the last one counts."""
+    have = {entry.partition("=")[0]: entry for entry in there if isinstance(entry, str)}
+    last = {entry.partition("=")[0]: entry for entry in wanted}
+    return [entry for name, entry in last.items() if have.get(name) != entry]
+
+
+def _rules_in_force(rules: "list[Object]") -> "list[Object]":
+    """Return the rules after the last one that denies: it may take back those before it."""
+    start = max([at for at, rule in enumerate(rules, 1) if not rule.get("allow")], default=0)
+    return rules[start:]
 
 
 def _add_devices(splice: Splice, there: "list[Object]", devices: "Sequence[Object]") -> None:
@@ -106,8 +122,24 @@ def _once(values: "Sequence[T]") -> "list[T]":
     return kept
 
 
-def _list(document: "Object", path: tuple[str, ...]) -> "list[Object]":
+def _list(document: "Object", path: tuple[str, ...]) -> list[object]:
+    """Return a list, empty where it or what leads to it is absent or null."""
     value: object = document
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, list) else []
+    for at, name in enumerate(path):
+        if not isinstance(value, dict):
+            raise FormatError(f"config.json: {'.'.join(path[:at])} is not an object")
+        value = value.get(name)
+        if value is None:
+            return []
+    if not isinstance(value, list):
+        raise FormatError(f"config.json: {'.'.join(path)} is not a list")
+    return value
+
+
+def _objects(document: "Object", path: tuple[str, ...]) -> "list[Object]":
+    objects = []
+    for item in _list(document, path):
+        if not isinstance(item, dict):
+            raise FormatError(f"config.json: {'.'.join(path)} has an entry that is not an object")
+        objects.append(item)
+    return objects

@@ -18,8 +18,9 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.oci_render import is_gpu_hook, render
+from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
 from nvhook.core.planner import rest
+from nvhook.errors import FormatError
 from nvhook.formats.oci import container_of, parse_document
 from nvhook.formats.oci_edit import Additions, add
 
@@ -109,6 +110,70 @@ def test_what_is_there_is_not_added_again_and_what_differs_is_replaced() -> None
     assert json.loads(changed) == document
     same = {"linux": {"devices": [{**DEVICE, "fileMode": 0o600}]}}
     assert add(json.dumps(same), same, Additions(devices=[DEVICE])) == json.dumps(same)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "result"),
+    [
+        (["A=1", "A=2"], ["A=1"], ["A=1", "A=2", "A=1"]),
+        (["A=2", "A=1"], ["A=1"], ["A=2", "A=1"]),
+        ([], ["A=1", "A=2", "A=1"], ["A=1"]),
+    ],
+    ids=["overridden", "in-force", "of-the-additions"],
+)
+def test_of_two_variables_of_a_name_the_last_one_counts(there, wanted, result) -> None:
+    document = {"process": {"env": there}}
+    assert json.loads(add(json.dumps(document), document, Additions(wanted))) == {
+        "process": {"env": result}
+    }
+
+
+def test_a_rule_that_is_denied_again_is_added() -> None:
+    deny = {"allow": False, "access": "rwm"}
+    document = {"linux": {"resources": {"devices": [RULE, deny]}}}
+    text = add(json.dumps(document), document, Additions(rules=[RULE]))
+    again = json.loads(text)
+    assert again["linux"]["resources"]["devices"] == [RULE, deny, RULE]
+    assert add(text, again, Additions(rules=[RULE])) == text
+
+
+def test_a_vendors_hook_is_added_once() -> None:
+    hook = {"path": "/opt/vendor", "env": ["A=b"]}
+    additions = Additions(hooks=[("createContainer", hook), ("prestart", hook)])
+    text = add("{}", {}, additions, is_gpu_hook)
+    assert json.loads(text)["hooks"] == {"createContainer": [hook], "prestart": [hook]}
+    assert add(text, json.loads(text), additions, is_gpu_hook) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"hooks": "x"}, "hooks is not an object"),
+        ({"hooks": {"prestart": ["x"]}}, "hooks.prestart has an entry that is not an object"),
+        ({"hooks": {"createRuntime": {}}}, "hooks.createRuntime is not a list"),
+        ({"linux": {"resources": []}}, "linux.resources is not an object"),
+        ({"linux": {"resources": {"devices": {}}}}, "linux.resources.devices is not a list"),
+        ({"process": {"user": 1}}, "process.user is not an object"),
+    ],
+)
+def test_what_no_runtime_would_take_is_a_plain_error(document, says) -> None:
+    additions = Additions(rules=[RULE], gids=[1], hooks=[("createRuntime", HOOK)])
+    with pytest.raises(FormatError, match=says):
+        add(json.dumps(document), document, additions, is_gpu_hook)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "gave"),
+    [
+        ([{**HOOK, "args": ["nvhook", "hook", "createRuntime", "--cdi", "compute"]}], True),
+        ([HOOK], False),
+        ([{"path": "/usr/bin/nvidia-container-runtime-hook", "args": None}], False),
+        (["x"], False),
+        (None, False),
+    ],
+)
+def test_a_container_that_an_engine_gave_our_specification_is_known(hooks, gave) -> None:
+    assert gave_cdi({"hooks": {"createRuntime": hooks}}) is gave
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: "/".join(path.parts[-3:-1]))
