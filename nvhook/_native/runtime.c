@@ -36,7 +36,7 @@ struct call {
 
 /* Options of runc and crun whose value may be the next argument. */
 static const char *const with_value[] = {
-	"root", "log", "log-format", "criu", "rootless", "cgroup-manager", /* before the verb */
+	"root", "log", "log-format", "log-level", "criu", "rootless", "cgroup-manager", /* before the verb */
 	"bundle", "b", "config", "f", "console-socket", "pid-file", "pidfd-socket", "preserve-fds",
 };
 
@@ -143,7 +143,11 @@ static int configured_runtime(const char *line, char *out, size_t size)
 		}
 		const char *word = memmem(line, (size_t)(next - line), key, sizeof key - 1);
 		const char *comment = memchr(line, '#', (size_t)(next - line));
+		const char *equals = memchr(line, '=', (size_t)(next - line));
 		if (!word || (comment && comment < word))
+			continue;
+		/* In another setting's value, such as a path; handler = {...} is this one. */
+		if (!equals || (equals < word && strncmp(at + (*at == '"' || *at == '\''), "handler", 7) != 0))
 			continue;
 		if (!in_table && strncmp(at, "handler.", 8) == 0)
 			at += 8;
@@ -245,15 +249,19 @@ static bool absolute(const char *directory, const char *name, char *out, size_t 
 /* Give the container of a create or run what it asks for; the exit status. */
 static int prepare(const struct call *call, const char *config)
 {
-	char here[PATH_MAX], bundle[PATH_MAX], document[PATH_MAX], launcher[PATH_MAX];
+	static const char usual[] = "config.json";
+	char here[PATH_MAX], bundle[PATH_MAX], document[PATH_MAX], launcher[PATH_MAX], settings[PATH_MAX];
+	/* crun looks for another file where it was called. */
+	bool elsewhere = call->config && strcmp(call->config, usual) != 0;
 	if (!getcwd(here, sizeof here) || !absolute(here, call->bundle, bundle, sizeof bundle) ||
-	    !absolute(bundle, call->config ? call->config : "config.json", document, sizeof document))
+	    !absolute(elsewhere ? here : bundle, elsewhere ? call->config : usual, document, sizeof document) ||
+	    !absolute(here, config, settings, sizeof settings)) /* the hook runs in the bundle */
 		return fail("the bundle's path is too long", "use a shorter one");
 	if (access(document, F_OK) < 0 || !may_want_gpu(document))
 		return 0; /* what is missing, the real runtime says best */
 	if (!launcher_path(launcher, sizeof launcher))
 		return fail("can't find its own executable", "is /proc mounted?");
-	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, (char *)config,
+	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, *config ? settings : "",
 			 (char *)(call->log ? call->log : ""), (char *)(call->log_format ? call->log_format : ""),
 			 NULL };
 	int status = edit(argv, sizeof argv / sizeof *argv - 1);

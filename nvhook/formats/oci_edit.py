@@ -88,7 +88,7 @@ def add(
 
 
 def _new_variables(there: "list[object]", wanted: "Sequence[str]") -> list[str]:
-    """Return the variables that don't have their value yet: of two of a name the last one counts."""
+    """Return the variables that don't have their value yet; the last one of a name counts."""
     have = {entry.partition("=")[0]: entry for entry in there if isinstance(entry, str)}
     last = {entry.partition("=")[0]: entry for entry in wanted}
     return [entry for name, entry in last.items() if have.get(name) != entry]

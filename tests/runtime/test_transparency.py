@@ -120,6 +120,17 @@ def test_the_process_the_engine_started_becomes_the_runtime(place, gpu_bundle) -
     assert "createRuntime" in (gpu_bundle.directory / "config.json").read_text()
 
 
+def test_the_hook_finds_a_configuration_that_was_named_relatively(recorder, gpu_bundle) -> None:
+    settings = gpu_bundle.settings
+    env = environment(recorder, gpu_bundle, NVHOOK_CONFIG=settings.name)
+    done = call(
+        RUNTIME, "create", "-b", str(gpu_bundle.directory), "c1", cwd=settings.parent, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((gpu_bundle.directory / "config.json").read_text())
+    assert str(settings) in document["hooks"]["createRuntime"][0]["args"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -140,6 +151,8 @@ def test_the_process_the_engine_started_becomes_the_runtime(place, gpu_bundle) -
         ["create", "c1"],
         ["create", "--config", "config.json", "c1"],
         ["create", "-b", "/nowhere", "-f", "{bundle}/config.json", "c1"],
+        ["create", "-b", "/nowhere", "-f", "./config.json", "c1"],
+        ["--log-level", "exec", "create", "-b", "{bundle}", "c1"],
     ],
     ids=" ".join,
 )
@@ -192,6 +205,9 @@ def test_what_creates_nothing_here_changes_nothing(recorder, gpu_bundle, argumen
         ('x = 1\n[handler] # here\n  runtimes = [ "{place}/two" ] # "one"', "two"),
         ('# handler.runtimes = ["two"]', "one"),
         ('log-path = "a" # runtimes', "one"),
+        ('log-path = "/var/log/runtimes"\nhandler.runtimes = ["two"]', "two"),
+        ('cdi-spec-directories = [\n"/opt/runtimes/cdi",\n]', "one"),
+        ('"handler" = { runtimes = ["two"] }', "is not understood"),
         ('handler.runtimes = ["absent"]', "none of handler.runtimes in the configuration is found"),
         ("handler.runtimes = []", "none of handler.runtimes"),
         ('handler.runtimes = [\n"two"]', "handler.runtimes in the configuration is not understood"),
