@@ -129,9 +129,12 @@ def unit_of(pid: int, proc: str = "/proc") -> str:
 
 
 def _unit(path: str) -> str:
-    for part in reversed(path.split("/")):
+    """Return the unit of a path: below slices only; what is deeper, a container may have named."""
+    for part in path.strip("/").split("/"):
         if part.endswith((".scope", ".service")):
             return part
+        if not part.endswith(".slice"):
+            break
     return ""
 
 

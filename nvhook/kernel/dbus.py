@@ -4,7 +4,15 @@ The libraries for it take 20 ms and more to import, for each container of a host
 Source: D-Bus specification 0.43 (message protocol, authentication).
 """
 
-from _socket import AF_UNIX, SO_RCVTIMEO, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import (
+    AF_UNIX,
+    SO_RCVTIMEO,
+    SO_SNDTIMEO,
+    SOCK_CLOEXEC,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+)
 from _struct import pack, unpack_from
 from posix import geteuid
 
@@ -70,7 +78,8 @@ class Connection:
         self._serial = 0
         self._socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
         try:
-            self._socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("ll", TIMEOUT, 0))
+            for direction in (SO_RCVTIMEO, SO_SNDTIMEO):  # the latter limits connect, too
+                self._socket.setsockopt(SOL_SOCKET, direction, pack("ll", TIMEOUT, 0))
             self._socket.connect(path)
             uid = str(geteuid()).encode().hex()
             self._socket.sendall(f"\0AUTH EXTERNAL {uid}\r\n".encode())
