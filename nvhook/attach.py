@@ -85,7 +85,7 @@ def inject(
                 posix.close(source)
     steps = tuple(journal.taken)
     journal.commit((*before, *steps))
-    executor.keep_over_reload(executor.rules_of(plan), container.process.pid, log)
+    executor.keep_over_reload(executor.rules_of(plan), container.process, log)
     missed = [edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))]
     if steps and gpus:  # what the hook's containers say of themselves, and some programs read
         names = [gpu.uuid if is_known_uuid(gpu.uuid) else str(gpu.index) for gpu in gpus]

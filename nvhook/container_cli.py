@@ -181,7 +181,7 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     layout = pipeline.layout_of(target.rootfs, settings.cuda_forward_compatibility)
     outcome = pipeline.plan_for(request, settings, layout)
     executor.apply(outcome.plan, target, pipeline.machine(), log)
-    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process.pid, log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process, log)
     log.info(
         "injected",
         gpus=",".join(device.uuid for device in outcome.devices) or "none",

@@ -123,7 +123,7 @@ def _eject(
 
 def _forget(container: "LiveContainer", rules: "list[DeviceRule]") -> list[Left]:
     """Take devices off the list of the container's systemd unit, which a reload would follow."""
-    unit = cgroup.unit_of(container.process.pid) if rules else ""
+    unit = cgroup.unit_of(container.process) if rules else ""
     if unit:
         try:
             systemd.forget(unit, rules)

@@ -113,7 +113,7 @@ def rules_of(plan: "Plan") -> list[CgroupRule]:
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: "Iterable[CgroupRule]", pid: int, log: "Log") -> None:
+def keep_over_reload(rules: "Iterable[CgroupRule]", process: Process, log: "Log") -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -122,7 +122,11 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", pid: int, log: "Log") -> Non
     from nvhook.kernel import cgroup as device_cgroup
 
     wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
-    unit = device_cgroup.unit_of(pid) if wanted else ""
+    try:
+        unit = device_cgroup.unit_of(process) if wanted else ""
+    except ContainerError as error:
+        log.warning("systemd is not told", why=error)
+        return
     if not unit:
         return
     from nvhook.kernel import systemd

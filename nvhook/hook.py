@@ -140,7 +140,7 @@ def _run(options: _Options, log: Log) -> None:
     if options.delegated or options.cdi:
         plan = rest(plan, container.devices)
     executor.apply(plan, target, pipeline.machine(), log)
-    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process.pid, log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process, log)
     log.info(
         "injected",
         gpus=",".join(device.uuid for device in outcome.devices) or "none",

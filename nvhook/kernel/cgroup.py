@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.process import Process
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -112,27 +113,36 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
     return found
 
 
-def unit_of(pid: int, proc: str = "/proc") -> str:
+def unit_of(process: "Process") -> str:
     """Return the systemd unit whose cgroup a process is in.
 
     Empty if there is none, if it is the caller's own, or if systemd does not manage this host.
+
+    Raises: ContainerError if the process has ended.
     """
     try:
         posix.stat(SYSTEMD_SOCKET)
     except OSError:
         return ""
     theirs, ours = [
-        _unit(devices) or _unit(unified)
-        for devices, unified in (memberships(proc, pid), memberships(proc, "self"))
+        unit_in(devices) or unit_in(unified)
+        for devices, unified in (
+            memberships("/proc/self/fd", process.proc_fd),
+            memberships("/proc", "self"),
+        )
     ]
     return theirs if theirs != ours else ""
 
 
-def _unit(path: str) -> str:
-    """Return the unit of a path: below slices only; what is deeper, a container may have named."""
-    for part in path.strip("/").split("/"):
+def unit_in(path: str) -> str:
+    """Return the unit that a cgroup belongs to: the first below slices only.
+
+    Names further down are the unit's own choice: a container may call its cgroups like units of
+    the host. What is below user@UID.service is another systemd's.
+    """
+    for part in path.split("/")[1:]:
         if part.endswith((".scope", ".service")):
-            return part
+            return "" if part.startswith("user@") else part
         if not part.endswith(".slice"):
             break
     return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.errors import HostError
-from nvhook.kernel import cgroup, dbus, systemd
+from nvhook.kernel import dbus, systemd
 from nvhook.kernel.dbus import MAX_REPLY, Writer
 
 RULES = [("c", 195, 1, "rw"), ("b", 8, 0, "r")]
@@ -213,26 +213,3 @@ def test_a_systemd_that_accepts_nobody_is_given_up(tmp_path, monkeypatch) -> Non
         thread.start()
         thread.join(5)
     assert ["can't be reached" in str(error) for error in outcome] == [True]
-
-
-@pytest.mark.parametrize(
-    ("path", "unit"),
-    [
-        ("/system.slice/docker-1.scope", "docker-1.scope"),
-        ("/machine.slice/libpod-1.scope/container", "libpod-1.scope"),
-        ("/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope", "cri-containerd-1.scope"),
-        ("/system.slice/docker-1.scope/system.slice/ssh.service", "docker-1.scope"),
-        ("/user.slice/user-0.slice/user@0.service/app.slice/a.scope", "user@0.service"),
-        ("/lxc.payload.c1/system.slice/ssh.service", ""),
-        ("/docker/1", ""),
-        ("/", ""),
-    ],
-)
-def test_a_unit_is_one_of_the_hosts_and_not_one_inside_a_container(
-    tmp_path, monkeypatch, path, unit
-) -> None:
-    monkeypatch.setattr(cgroup, "SYSTEMD_SOCKET", str(tmp_path))
-    for name, place in (("5", path), ("self", "/system.slice/containerd.service")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup").write_text(f"0::{place}\n")
-    assert cgroup.unit_of(5, str(tmp_path)) == unit
