@@ -9,11 +9,12 @@ complete. It is named by mount namespace, process and start time: none of them a
 import fcntl
 import json  # noqa: TID253 - no hot door; and inside a container nothing may be imported
 import os
+import re
 import signal
 from base64 import b64decode, b64encode
 
 from nvhook.errors import FormatError, HostError
-from nvhook.kernel.restoring_root import OldFile
+from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 RULES, MOUNT = "rules", "mount"
 VERSION = 1
 MAX_BYTES = 256 << 20
+# How many numbers each kind of step has.
+_NUMBERS = {RULES: 1, MOUNT: 2, DIRECTORY: 0, FILE: 0, LINK: 0, CONTENT: 0}
+_RULES_TEXT = re.compile(r"[bc] \d+:\d+ [rwm]+(,[bc] \d+:\d+ [rwm]+)*")
 _FAULT = "NVHOOK_FAULT"  # for tests: end the process, as by kill -9, at this boundary
 
 
@@ -110,8 +114,8 @@ class Journal:
     def add(self, step: Step) -> None:
         """Write a step down, before it is taken."""
         boundary()
+        self._write(_line(_row(step)))
         self.taken.append(step)
-        os.write(self._file, _line(_row(step)))
         boundary()
 
     def commit(self, steps: tuple[Step, ...]) -> None:
@@ -141,10 +145,13 @@ class Journal:
         temporary = f"{self.path}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
         self._file = os.open(temporary, flags, 0o600)
-        data = memoryview(b"".join(map(_line, rows)))
-        while data:
-            data = data[os.write(self._file, data) :]
+        self._write(b"".join(map(_line, rows)))
         os.rename(temporary, self.path)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
 
     def _drop(self) -> None:
         self._close_file()
@@ -170,7 +177,7 @@ class Journal:
             if rows[0]["boot"] != self._boot_id:
                 return
             self._take(rows[1:])
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             raise FormatError(
                 f"the journal {self.path} is damaged",
                 "move it away: what it says about this container is then not undone",
@@ -186,6 +193,8 @@ class Journal:
             gpus, writer = row["gpus"], row["writer"]
             if not isinstance(gpus, list) or not isinstance(writer, int):
                 raise TypeError
+            if row["work"] not in ("inject", "eject"):
+                raise ValueError
             self.work = Work(str(row["work"]), tuple(map(str, gpus)), writer)
         if self.work is None:
             self.steps = tuple(steps)
@@ -204,9 +213,7 @@ def names(state_directory: str) -> tuple[str, ...]:
         found = os.listdir(directory(state_directory))
     except FileNotFoundError:
         return ()
-    return tuple(
-        sorted(name for name in found if name.count("-") == 2 and name.replace("-", "").isdigit())
-    )
+    return tuple(sorted(name for name in found if re.fullmatch(r"[0-9]+-[0-9]+-[0-9]+", name)))
 
 
 def forget(state_directory: str, name: str) -> None:
@@ -259,9 +266,15 @@ def _step(row: list[object]) -> Step:
     kind, owner, path, new, old, numbers = row
     if not isinstance(numbers, list):
         raise TypeError
+    if len(numbers) != _NUMBERS[str(kind)]:
+        raise ValueError
+    if kind == RULES and not _RULES_TEXT.fullmatch(str(new)):
+        raise ValueError
     before: OldFile | str | None
     if isinstance(old, list):
         text, mode, uid, gid = old
+        if not all(isinstance(each, int) for each in (mode, uid, gid)):
+            raise TypeError
         before = OldFile(b64decode(text), mode, (uid, gid))
     else:
         before = None if old is None else str(old)

@@ -122,6 +122,13 @@ def test_a_journal_of_another_boot_is_about_nothing(tmp_path: Path) -> None:
         b'{"nvhook":1,"boot":"boot"}\n["mount"]\n',
         b'{"nvhook":1,"boot":"boot"}\n{"work":"inject"}\n',
         b'{"nvhook":1,"boot":"boot"}\n["mount","","/","",null,"x"]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["mount","","/","",null,[1e999,1]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["mount","","/","",null,[1]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["rules","","/x","c 195:0 rw",null,[]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["rules","","/x","c 195 rw",null,[2]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["other","","/x","",null,[]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["content","","/x","",["",null,0,0],[]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n{"work":"else","gpus":[],"writer":1}\n',
     ],
 )
 def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path, data: bytes) -> None:
@@ -139,9 +146,9 @@ def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path, data: bytes) -> N
 
 def test_names_are_those_of_journals(tmp_path: Path) -> None:
     (tmp_path / "containers").mkdir()
-    for name in (NAME, f"{NAME}.lock", f"{NAME}.new", "note", "1-2", "5"):
+    for name in (NAME, f"{NAME}.lock", f"{NAME}.new", "note", "1-2", "5", "--5"):
         (tmp_path / "containers" / name).touch()
 
     assert journal.names(str(tmp_path)) == (NAME,)
     journal.forget(str(tmp_path), NAME)
-    assert _names(tmp_path) == ["1-2", "5", "note"]
+    assert _names(tmp_path) == ["--5", "1-2", "5", "note"]
