@@ -121,14 +121,15 @@ class LiveRoot(RestoringRoot):
 
     def _old_file(self, path: str, limit: int) -> OldFile | None:
         """Return a regular file of the container, None where there is none."""
-        data = self.read(path, limit)
-        if data is None:
-            return None
-        fd = self.existing(path)
+        fd = self.open_file(path)
         if fd is None:
             return None
-        status = posix.fstat(fd)
-        posix.close(fd)
+        # Of one descriptor: else the container could have its bytes given back in another's name.
+        try:
+            status = posix.fstat(fd)
+            data = self.content(fd, path, limit)
+        finally:
+            posix.close(fd)
         return OldFile(data, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
 
 

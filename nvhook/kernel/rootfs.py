@@ -175,13 +175,22 @@ class Rootfs:
         if fd is None:
             return None
         try:
+            return self.content(fd, path, limit)
+        finally:
+            posix.close(fd)
+
+    @staticmethod
+    def content(fd: int, path: str, limit: int) -> bytes:
+        """Return the content of an open file; path is what it is called.
+
+        Raises: ContainerError if it can't be read or is larger than limit bytes.
+        """
+        try:
             data = b""
             while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):
                 data += chunk
         except OSError as error:
             raise failed("read", path, error) from error
-        finally:
-            posix.close(fd)
         if len(data) > limit:
             raise ContainerError(f"the image's {path} is larger than {limit} bytes")
         return data

@@ -10,6 +10,7 @@ import pytest
 from nvhook._native import call
 from nvhook.errors import ContainerError
 from nvhook.kernel import mounts
+from nvhook.kernel.live_root import LiveRoot
 from nvhook.kernel.refusals import NoPlaceError
 from nvhook.kernel.rootfs import Rootfs
 
@@ -113,3 +114,28 @@ def test_mount_points_are_links_to_one_file_on_each_mount(tmp_path, root_host):
         rootfs.take_back()
         rootfs.close()
     assert not other.exists()
+
+
+class _Swapped(LiveRoot):
+    """A root whose container renames another file over each one that is opened."""
+
+    def open_file(self, path):
+        fd = super().open_file(path)
+        os.rename(f"/proc/self/fd/{self.fd}/other", f"/proc/self/fd/{self.fd}{path}")
+        return fd
+
+
+def test_an_old_file_is_kept_with_its_own_mode_and_owner(tmp_path):
+    """Never one file's bytes under another's owner: a volume may have files of the host's root."""
+    for name, mode in (("file", 0o600), ("other", 0o4755)):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(mode)
+    announced = []
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    swapped = _Swapped(root, None, b"", b"", lambda *step: announced.append(step))
+
+    swapped.write("/file", b"new")
+
+    swapped.close()
+    [(_, _, _, old)] = announced
+    assert (old.data, old.mode) == (b"file", 0o600)
