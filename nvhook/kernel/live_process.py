@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+MAX_PID = (1 << 31) - 1  # pid_t
+
+
 class PinnedProcess(Process):
     """A process with a pidfd: ``check`` tells whether its number still means it."""
 
@@ -23,7 +26,7 @@ class PinnedProcess(Process):
 
         Raises: ContainerError if there is none of that number.
         """
-        if pid <= 0:
+        if not 0 < pid <= MAX_PID:
             raise ContainerError(f"{pid} is not the number of a process", "give a pid of the host")
         try:
             self.pidfd = call("pidfd_open", pid)

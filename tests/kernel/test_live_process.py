@@ -2,7 +2,10 @@
 
 import os
 
-from nvhook.kernel.live_process import start_time_of
+import pytest
+
+from nvhook.errors import ContainerError
+from nvhook.kernel.live_process import PinnedProcess, start_time_of
 
 
 def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
@@ -18,3 +21,9 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
         os.waitpid(child, 0)
     assert start_time_of(child) is None
     assert start_time_of(os.getpid()) is not None
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1 << 31, 1 << 64])
+def test_a_number_that_no_process_can_have(number: int) -> None:
+    with pytest.raises(ContainerError, match="not the number of a process"):
+        PinnedProcess(number)
