@@ -59,7 +59,7 @@ def with_gpus(inventory: "Inventory") -> tuple[Running, ...]:
             continue  # it has ended meanwhile
         try:
             seen = _look(process, inventory, table)
-        except NvhookError as error:
+        except (NvhookError, OSError) as error:
             seen = Running(pid, "", (), str(error))
         finally:
             process.close()
@@ -89,7 +89,7 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
         posix.close(fd)  # a service with mounts of its own
         return Running(process.pid, "", ())
     major = inventory.majors.get("nvidia", 0)
-    rootfs = Rootfs(fd, process.root_ids())
+    rootfs = Rootfs(fd)  # it is only looked at: a sandbox without a root of its own is no problem
     try:
         access = DeviceAccess(process, process, table)
         try:

@@ -68,7 +68,7 @@ def eject(
     host = _inventory(settings)
     if gpus is None:
         given = list(container.journal.gpus)
-        given += [gpu.pci_bus_id for gpu in _visible(container, host)]
+        given += [gpu.pci_bus_id for gpu in _had(container, host)]
         chosen = tuple(dict.fromkeys(given))
     else:
         chosen = tuple([gpu.pci_bus_id for gpu in gpus])
@@ -100,7 +100,6 @@ def _eject(
     gpus = {gpu.pci_bus_id: gpu for gpu in host.gpus} if host is not None else {}
     numbers = _numbers(selected, chosen, gpus, host)
     foreign = _foreign(container, chosen, gpus, numbers)
-    held = container.holders(numbers)
     if not selected and not foreign and journal.work is None:
         return Detached((), (), (), (), {}, recovered)
     writer = journal.work
@@ -112,6 +111,7 @@ def _eject(
     for bus in foreign:
         left += _take_foreign(container, gpus[bus], host, numbers)
     journal.commit(remaining)
+    held = container.holders(numbers)  # last: looking at files can hang where they are on FUSE
     holders = {
         pid: tuple(sorted({numbers[each] for each in devices if each in numbers}))
         for pid, devices in sorted(held.items())
@@ -264,11 +264,18 @@ def _numbers(
     return found
 
 
-def _visible(container: "LiveContainer", host: "Inventory | None") -> "list[Gpu]":
-    """Return the GPUs whose nodes the container has."""
+def _had(container: "LiveContainer", host: "Inventory | None") -> "list[Gpu]":
+    """Return the GPUs that the container has: by their nodes, or by a rule for a node elsewhere."""
     if host is None:
         return []
-    return [gpu for gpu in host.gpus if container.rootfs.has(f"/dev/nvidia{gpu.minor}")]
+    major = host.majors.get("nvidia")
+    restricted = major is not None and container.access.restricts()
+    return [
+        gpu
+        for gpu in host.gpus
+        if container.rootfs.has(f"/dev/nvidia{gpu.minor}")
+        or (restricted and container.access.allows(("c", major or 0, gpu.minor, "rw")))
+    ]
 
 
 def _foreign(
@@ -278,14 +285,18 @@ def _foreign(
     numbers: dict[tuple[int, int], str],
 ) -> tuple[str, ...]:
     """Return which of the chosen GPUs the container has without inject's doing."""
-    recorded = {step.path for step in container.journal.steps if step.kind == MOUNT}
+    steps = container.journal.steps
+    recorded = {step.path for step in steps if step.kind == MOUNT}
+    granted = {step.owner for step in steps if step.kind == RULES}
+    restricted = container.access.restricts()
     found = []
     for bus in chosen:
         node = f"/dev/nvidia{gpus[bus].minor}" if bus in gpus else ""
-        if not node or node in recorded:
+        # Its node may be inject's, and the rule older: then both have to go.
+        if not node or (node in recorded and (bus in granted or not restricted)):
             continue
-        rules = _rules(bus, numbers)
-        if container.rootfs.has(node) or any(container.access.allows(rule) for rule in rules):
+        allowed = any(container.access.allows(rule) for rule in _rules(bus, numbers))
+        if allowed or (node not in recorded and container.rootfs.has(node)):
             found.append(bus)
     return tuple(found)
 
@@ -303,8 +314,12 @@ def _take_foreign(
     """Revoke access to a GPU and unmount its nodes; where they were made, the rest stays."""
     left: list[Left] = []
     node = f"/dev/nvidia{gpu.minor}"
-    if not container.access.revoke(_rules(gpu.pci_bus_id, numbers)):
+    rules = _rules(gpu.pci_bus_id, numbers)
+    container.access.revoke(rules)
+    if not container.access.restricts():
         left.append((node, "the container may open every device: access can't be revoked"))
+    elif any(container.access.allows(rule) for rule in rules):
+        left.append((node, "a wider rule (c MAJOR:* rw) allows it: access can't be revoked"))
     boundary()
     places = [node, f"{PROC_DRIVER}/gpus/{gpu.pci_bus_id}"]
     drm = host.drm if host is not None else ()

@@ -39,7 +39,7 @@ def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
             continue
         try:
             done = _container(pid, settings)
-        except NvhookError as error:
+        except (NvhookError, OSError) as error:
             found.append(Reconciled(pid, (), str(error)))
         else:
             found.append(Reconciled(pid, done))

@@ -38,7 +38,7 @@ class Directory:
 class DeviceAccess:
     """The cgroup directories that decide about a container, the topmost of each hierarchy first."""
 
-    __slots__ = ("directories",)
+    __slots__ = ("_mounts", "_ours", "directories")
 
     def __init__(
         self, process: "Process", init: "Process", host_mounts: bytes | None = None
@@ -48,9 +48,9 @@ class DeviceAccess:
         Raises: ContainerError; HostError; FormatError.
         """
         table = mountinfo.table() if host_mounts is None else host_mounts
-        v1, v2 = cgroup.hierarchies(table)
+        self._mounts = v1, v2 = cgroup.hierarchies(table)
         theirs, first = _of(process), _of(init)
-        ours = cgroup.memberships("/proc", "self")
+        self._ours = ours = cgroup.memberships("/proc", "self")
         inside = _seen_inside(init)
         self.directories: list[Directory] = []
         try:
@@ -112,16 +112,36 @@ class DeviceAccess:
 
         Raises: NvhookError.
         """
-        done: list[str] = []
+        each = self._at(path, version)
+        missing = self.missing(each, rules) if each is not None else None
+        if each is None or not missing:
+            return ()
+        if version == 1:
+            return (f"v1: {path}: {cgroup.allow_v1(each.fd, missing)}",)
+        return tuple([f"v2: {path}: {line}" for line in programs.allow(each.fd, missing)])
+
+    def _at(self, path: str, version: int) -> Directory | None:
+        """Return a directory by its name, None if it has gone.
+
+        It need not be among those of the container's processes any more: they may have moved, and
+        a cgroup namespace that is made anew hides what is above it.
+
+        Raises: ContainerError.
+        """
         for each in self.directories:
-            missing = self.missing(each, rules)
-            if (each.version, each.path) != (version, path) or not missing:
-                continue
-            if version == 1:
-                done.append(f"v1: {path}: {cgroup.allow_v1(each.fd, missing)}")
-            else:
-                done += [f"v2: {path}: {line}" for line in programs.allow(each.fd, missing)]
-        return tuple(done)
+            if (each.version, each.path) == (version, path):
+                return each
+        at = version - 1
+        try:
+            found = cgroup.open_directories(self._mounts[at], path, self._ours[at], 1)
+        except ContainerError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if not found:
+            return None
+        self.directories.append(Directory(version, path, found[0]))
+        return self.directories[-1]
 
     @staticmethod
     def missing(
@@ -132,7 +152,11 @@ class DeviceAccess:
         Raises: NvhookError.
         """
         if directory.version == 1:
-            listed = cgroup.read_list(directory.fd)
+            try:
+                listed = cgroup.read_list(directory.fd)
+            except OSError as error:
+                why = f"can't read the device rules of {directory.path}: {error.strerror}"
+                raise ContainerError(why, cgroup.ENDED) from error
             if cgroup.EVERYTHING in listed:
                 return None
             return tuple(
@@ -154,22 +178,27 @@ class DeviceAccess:
         effective, _ = programs.attached(lowest[-1].fd, programs.BPF_F_QUERY_EFFECTIVE)
         return _all_allow(effective, rule)
 
-    def revoke(self, rules: "Iterable[DeviceRule]", where: str = "", version: int = 0) -> bool:
-        """Deny rules in every directory, or in one; False if nothing restricts the container.
+    def restricts(self) -> bool:
+        """Tell whether any directory denies any device.
+
+        Raises: NvhookError.
+        """
+        return any(self.missing(each, ()) is not None for each in self.directories)
+
+    def revoke(self, rules: "Iterable[DeviceRule]", where: str = "", version: int = 0) -> None:
+        """Deny rules in every directory, or in one; one that restricts nothing is left alone.
+
+        In v1 a wider rule (``c 195:* rw``) still allows a single device afterwards: ask allows().
 
         Raises: NvhookError.
         """
         wanted = canonical(rules)
-        restricted = False
-        for each in self.directories:
-            if version and (each.version, each.path) != (version, where):
-                continue
+        one = self._at(where, version) if version else None
+        for each in ([one] if one else []) if version else self.directories:
             if each.version == 1:
-                restricted = _deny_v1(each.fd, wanted) or restricted
+                _deny_v1(each.fd, wanted)
             elif cgroup.has_programs(each.fd):
                 programs.revoke(each.fd, wanted)
-                restricted = True
-        return restricted
 
     def close(self) -> None:
         """Close all directories."""
@@ -194,10 +223,10 @@ def _all_allow(ids: tuple[int, ...], rule: "DeviceRule") -> bool:
     return True
 
 
-def _deny_v1(directory: int, rules: "tuple[DeviceRule, ...]") -> bool:
+def _deny_v1(directory: int, rules: "tuple[DeviceRule, ...]") -> None:
     try:
         if cgroup.EVERYTHING in cgroup.read_list(directory):
-            return False
+            return
         fd = posix.open("devices.deny", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
         try:
             for kind, major, minor, access in rules:
@@ -206,7 +235,6 @@ def _deny_v1(directory: int, rules: "tuple[DeviceRule, ...]") -> bool:
             posix.close(fd)
     except OSError as error:
         raise ContainerError(f"can't revoke device rules: {error.strerror}") from error
-    return True
 
 
 def _of(process: "Process") -> tuple[str, str]:

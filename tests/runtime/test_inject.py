@@ -249,6 +249,52 @@ def test_a_gpu_that_the_runtime_itself_allows(live, driver):
     assert container.opens(1, 2, at="nodes") == ["EPERM", "ENXIO"]
 
 
+def _allow(minor: int | None, access: str = "rw"):
+    """Return a change of config.json: a rule of the runtime's own, for all minors if None."""
+
+    def change(bundle) -> None:
+        rule = {"allow": True, "type": "c", "major": 195, "access": access}
+        if minor is not None:
+            rule["minor"] = minor
+        bundle.config["linux"]["resources"]["devices"].append(rule)
+
+    return change
+
+
+def test_a_gpu_without_its_node_is_ejected_with_all_others(live, driver):
+    """The container has moved the node away, and could move it back."""
+    container = live(change=_allow(driver.gpus[1].minor))
+    assert container.opens(1, at="nodes") == ["ENXIO"]
+
+    done = container.eject()
+
+    assert done["given_at_creation"] == [driver.gpus[1].pci_bus_id]
+    assert container.opens(1, at="nodes") == ["EPERM"]
+    assert container.eject()["gpus"] == []
+
+
+def test_an_injected_node_with_an_older_rule_is_ejected_with_it(live, driver):
+    container = live(change=_allow(driver.gpus[1].minor))
+    container.inject("1")
+
+    container.eject("1")
+
+    assert container.probe(("open", f"/dev/{container.node(1)}")) == ["ENOENT"]
+    assert container.opens(1, at="nodes") == ["EPERM"]
+
+
+def test_a_wider_rule_is_revoked_or_said_to_stay(live):
+    """v1 has no denial within a wider rule: what still can be opened is not called taken."""
+    container = live(change=_allow(None))
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "ENXIO"]
+
+    left = container.eject("1")["left"]
+
+    opened = container.opens(1, 2, at="nodes")
+    assert opened[1] == "ENXIO"
+    assert (opened[0] == "ENXIO") == any("wider" in each["why"] for each in left)
+
+
 def test_the_containers_own_ldconfig_in_between(live):
     """Its cache is kept, without the entries of what is taken away."""
     container = live(change=lambda bundle: bundle.put("/etc/ld.so.cache", SMALL))
