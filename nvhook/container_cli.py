@@ -99,13 +99,15 @@ def main(arguments: list[str]) -> "NoReturn":
     failure: Exception
     try:
         code = _run(arguments[1] or None, arguments[2:], log)
+        sys.stdout.flush()
     except NvhookError as error:
         failure, line = error, str(error)
+    except BrokenPipeError as error:
+        failure, line = error, f"standard output can't be written: {error.strerror}"
     except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
         failure = error
         line = one_line(f"internal error: {type(error).__name__}: {error}")
     else:
-        sys.stdout.flush()
         posix._exit(code)
     log.error(line)
     print(f"nvidia-container-cli: {line}", file=sys.stderr, flush=True)

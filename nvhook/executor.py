@@ -205,6 +205,8 @@ class Application:
         Raises: NvhookError.
         """
         complete = False
+        # A stricter one, an engine's or an operator's, would close the driver to the users inside.
+        umask = posix.umask(0o022)
         try:
             for edit, source in sources:
                 if not isinstance(edit, LdCacheUpdate):
@@ -222,6 +224,7 @@ class Application:
                 f"can't {self.doing} in the container: {error.strerror}"
             ) from error
         finally:
+            posix.umask(umask)
             if not complete:
                 self.undo()
 

@@ -34,7 +34,6 @@ def _main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"nvhook: {error} (hint: {USAGE})", file=sys.stderr)
         return 2
-    posix.umask(0o022)  # an engine's stricter one would close the driver to the container's users
     log = Log()
     failure: Exception
     try:

@@ -144,18 +144,26 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _tell_engine(path: str, form: str, line: str) -> None:
-    """Write a line into the runtime's log, where containerd and docker look for what failed."""
+    """Write a line into the runtime's log, where containerd and docker look for what failed.
+
+    crun's other kinds of log, syslog:NAME and journald:NAME, are left out.
+    """
+    if path.startswith(("syslog:", "journald:")):
+        return
+    path = path.removeprefix("file:")
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     if form == "json":
         text = encode({"level": "error", "msg": line, "time": stamp})
     else:
         text = f'time="{stamp}" level=error msg={encode(line)}'
-    flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK
     try:
-        fd = posix.open(path, flags, 0o644)
+        fd = posix.open(path, flags | posix.O_CLOEXEC, 0o644)
     except OSError:
         return  # standard error has it, too
     try:
         posix.write(fd, text.encode() + b"\n")
+    except OSError:
+        pass
     finally:
         posix.close(fd)

@@ -1,5 +1,6 @@
 """nvidia-container-cli: what ctr run --gpus calls, and what scripts ask it."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,28 @@ def test_a_container_gets_what_ctr_asks_for(each_engine, bundles, cli, devices, 
     ask_everything(bundle)
 
     assert_reaches(bundle, each_engine.start(bundle), gpus, COMPUTE)
+
+
+def test_a_strict_umask_of_the_engine_closes_nothing(runc, bundles, cli):
+    bundle = bundles(runc)
+    command = f"umask 077; NVHOOK_CONFIG={bundle.settings} {cli} {' '.join(CONFIGURE)} --device=1"
+    hook = bundle.shell_hook(f"{command} --pid=$pid {bundle.root} </dev/null")
+    bundle.config["hooks"]["prestart"] = [hook]
+    bundle.config["process"]["user"] = {"uid": 1000, "gid": 1000}
+    bundle.config["process"].pop("capabilities")
+    bundle.args("/bin/sh", "-c", "wc -c < /usr/lib64/libcuda.so.1")
+
+    assert int(runc.start(bundle).stdout) > 1000
+
+
+def test_a_reader_that_has_gone_is_one_line(cli, driver):
+    read, write = os.pipe()
+    os.close(read)
+    command = ["env", f"NVHOOK_CONFIG={driver.config}", cli, "list"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"{NAME}: standard output can't be written: Broken pipe")
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,27 @@ def test_the_engine_finds_the_error_in_the_runtimes_log(handler, bundles, form, 
     assert line in log.read_text()
 
 
+@pytest.mark.parametrize("log", ["/dev/full", "fifo", "syslog:c", "journald:c", "file:log"])
+def test_a_log_of_the_runtimes_that_is_no_plain_file(handler, bundles, log):
+    """crun's kinds of --log; and what can't be written must not hide the error."""
+    bundle = bundles(handler)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=7")
+    bundle.write()
+    os.mkfifo(bundle.directory / "fifo")
+    words = ["--log", log, "create", "--bundle", str(bundle.directory), "c"]
+    before = {path.name for path in bundle.directory.iterdir()}
+
+    done = handler.view.run(
+        "timeout", "20", "env", "-C", bundle.directory, *handler.prefix(bundle), *words, check=False
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("nvhook: unknown device id 7 (hint: ")
+    assert done.stderr.count("\n") == 1
+    made = {path.name for path in bundle.directory.iterdir()} - before - {bundle.log.name}
+    assert made == ({"log"} if log == "file:log" else set())
+
+
 @pytest.mark.parametrize(
     ("asked", "gpus"),
     [
