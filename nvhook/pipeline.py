@@ -189,7 +189,8 @@ def plan_for_devices(
     host = host.replace(drm=drm)
     request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
     layout = ContainerLayout(compat=compat)
-    return Outcome(request, given, plan_request(wanted, given, host, layout))
+    plan = plan_request(wanted, given, host, layout, device_rules=config.device_rules)
+    return Outcome(request, given, plan)
 
 
 def plan_for_bundle(

@@ -15,7 +15,7 @@ from nvhook import pipeline
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
-from nvhook.core.request import from_container, may_ask
+from nvhook.core.request import REQUEST_PREFIX, from_container, may_ask
 from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
@@ -115,7 +115,12 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         from nvhook.host import cdi_registry
 
         edits = cdi_registry.resolve(request.cdi_devices, settings.cdi_spec_directories)
-        additions += additions_of(edits, HOOK_ENVIRONMENT)
+        given = additions_of(edits, HOOK_ENVIRONMENT)
+        if request.needs_driver:
+            # The hook reads the request again: a spec's NVIDIA_VISIBLE_DEVICES=void would be it.
+            env = [entry for entry in given.env if not entry.startswith(REQUEST_PREFIX)]
+            given = given.replace(env=env)
+        additions += given
     if request.needs_driver:
         mounts, layout = settings.handler_mounts, ContainerLayout()
         if container.rootfs_propagation in _SHARED:

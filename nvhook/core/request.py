@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 ALL = ("all",)
+REQUEST_PREFIX = "NVIDIA_"  # of all variables below that are not an engine's
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>

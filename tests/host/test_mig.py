@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvhook import cdi, config, pipeline
-from nvhook.core.edits import DeviceNode
+from nvhook.core.edits import CgroupRule, DeviceNode
 from nvhook.core.inventory import Gpu, Inventory
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import rest
@@ -286,6 +286,14 @@ def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabi
     made = [edit for edit in rest(outcome.plan, has).edits if isinstance(edit, DeviceNode)]
     assert made == []
     assert not any(path.startswith("/dev/dri") for path, _, _ in has)
+
+
+def test_the_hook_of_a_cdi_spec_tells_systemd_nothing_where_rules_are_off(settings) -> None:
+    node = [("/dev/nvidia0", 195, 0)]
+    for device_rules in (True, False):
+        changed = settings.replace(device_rules=device_rules)
+        plan = pipeline.plan_for_devices(node, "compute", changed).plan
+        assert any(isinstance(edit, CgroupRule) for edit in plan.edits) is device_rules
 
 
 def test_a_cdi_spec_has_them_by_index_and_uuid_and_in_all(settings) -> None:

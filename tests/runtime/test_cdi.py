@@ -62,6 +62,19 @@ def other_vendor(handler, bundles, place, driver):
     return bundle
 
 
+def test_a_vendors_device_does_not_take_the_gpu_away(handler, other_vendor, place):
+    """NVIDIA's own specs say void, so that its legacy hook does nothing."""
+    bundle = other_vendor
+    path = place / "cdi/other.json"
+    spec = json.loads(path.read_text())
+    spec["containerEdits"]["env"] += ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=x"]
+    path.write_text(json.dumps(spec))
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1,other.com/thing=a")
+    bundle.args("/bin/sh", "-c", "echo $OTHER; ls /usr/lib64/libcuda.so.1")
+
+    assert handler.start(bundle).stdout.splitlines() == ["yes", "/usr/lib64/libcuda.so.1"]
+
+
 def test_a_device_of_another_vendor(handler, other_vendor, place):
     bundle = other_vendor
     bundle.ask("NVIDIA_VISIBLE_DEVICES=other.com/thing=a")
