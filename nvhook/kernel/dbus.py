@@ -13,6 +13,7 @@ from _socket import (
     SOL_SOCKET,
     socket,
 )
+from _struct import error as struct_error  # type: ignore[attr-defined]  # typeshed has it not
 from _struct import pack, unpack_from
 from posix import geteuid
 
@@ -148,7 +149,10 @@ class Connection:
         if order != b"l" or length + fields > MAX_REPLY:
             raise HostError(f"{self.path} sent something that is no answer")
         rest = self._exactly(fields + -fields % 8 + length)
-        reply_to, error = _fields(rest[:fields])
+        try:
+            reply_to, error = _fields(rest[:fields])
+        except (IndexError, struct_error) as failure:
+            raise HostError(f"{self.path} sent something that is no answer") from failure
         return kind, reply_to, error, rest[len(rest) - length :]
 
     def _exactly(self, size: int) -> bytes:

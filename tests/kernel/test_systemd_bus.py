@@ -14,6 +14,7 @@ from nvhook.kernel.dbus import MAX_REPLY, Writer
 
 RULES = [("c", 195, 1, "rw"), ("b", 8, 0, "r")]
 RETURN, ERROR, SIGNAL = 2, 3, 4
+FIELD = b"\5\1u\0\0\0\0\0"  # REPLY_SERIAL: half a number, and what fills up to 8
 Answer = Callable[[int], bytes]
 
 
@@ -167,6 +168,7 @@ def said(text: str) -> bytes:
         (lambda n: message(RETURN, n, b"x")[:20], "closed the connection"),
         (lambda n: b"B" + message(RETURN, n)[1:], "no answer"),
         (lambda n: message(RETURN, n, size=MAX_REPLY + 1), "no answer"),
+        (lambda n: struct.pack("<cBBBIII", b"l", RETURN, 0, 1, 0, 77, 5) + FIELD, "no answer"),
         (lambda n: message(RETURN, n, b""), "not understood"),
         (lambda n: message(RETURN, n, b"\1s\0"), "not understood"),
     ],
@@ -177,6 +179,7 @@ def said(text: str) -> bytes:
         "half",
         "big-endian",
         "too-large",
+        "half-a-field",
         "empty",
         "short",
     ],
