@@ -68,8 +68,9 @@ class DeviceAccess:
         """Keep what is the container's of a chain from its process upwards."""
         kept = [each for each in opened if _is_below(each.path, top)] or opened[:1]
         if kept and kept[0].version == 2 and not any(cgroup.has_programs(each.fd) for each in kept):
-            # As crun with systemd has it: the program is on the scope above.
-            kept += [each for each in opened[len(kept) :] if cgroup.has_programs(each.fd)][:1]
+            # As crun with systemd has it: on the scope above. A slice belongs to others, too.
+            above = [each for each in opened[len(kept) :] if cgroup.has_programs(each.fd)][:1]
+            kept += [each for each in above if not each.path.endswith(".slice")]
         for each in opened:
             if each not in kept:
                 posix.close(each.fd)
@@ -88,10 +89,8 @@ class DeviceAccess:
         """
         wanted = canonical(rules)
         done = []
-        decided = False
         for each in self.directories:
             missing = self.missing(each, wanted)
-            decided = decided or missing is not None
             if not missing:
                 continue
             announce(each, missing)
@@ -101,7 +100,7 @@ class DeviceAccess:
                 changed = programs.allow(each.fd, missing)
                 done += [f"v2: {each.path}: {line}" for line in changed]
         lowest = [each.fd for each in self.directories if each.version == 2]
-        if not decided and lowest and wanted:
+        if lowest and wanted:  # an open program of its own does not help below a closed one
             programs.check_above(lowest[-1], wanted)
         return tuple(done)
 
