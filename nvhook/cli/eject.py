@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.container import Chosen, container_options
 from nvhook.cli.options import config_option, json_option, load_config
+from nvhook.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,6 +109,6 @@ def _print(chosen: Chosen, done: "Detached") -> None:
     for bus in done.foreign:
         click.echo(f"{bus} was given at creation: access and node are taken, files stay")
     for path, why in done.left:
-        click.echo(f"left: {path}: {why}")
+        click.echo(one_line(f"left: {path}: {why}"))
     for pid, held in done.holders.items():
         click.echo(f"process {pid} still holds {', '.join(held)} open: end it to free the GPU")

@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.container import Chosen, container_options
 from nvhook.cli.options import config_option, json_option, load_config
+from nvhook.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def steps_document(steps: "Iterable[Step]") -> list[dict[str, object]]:
 
 
 def describe(step: "Step") -> str:
-    """Say what a step changed."""
+    """Say what a step changed; a container can have chosen the name of its cgroup."""
     if step.kind == "rules":
-        return f"{step.new} in cgroup v{step.numbers[0]} {step.path}"
-    return f"{step.path} -> {step.new}" if step.kind == "link" else step.path
+        return one_line(f"{step.new} in cgroup v{step.numbers[0]} {step.path}")
+    return one_line(f"{step.path} -> {step.new}" if step.kind == "link" else step.path)
 
 
 def _not_given(chosen: Chosen, missed: "Iterable[EnvVar | AdditionalGid]") -> list[str]:
@@ -138,6 +139,6 @@ def _print(chosen: Chosen, done: "Attached") -> None:
     else:
         click.echo(f"process {chosen.pid} has GPUs {named} already: nothing done")
     for note in done.notes:
-        click.echo(note)
+        click.echo(one_line(note))
     for line in _not_given(chosen, done.missed):
         click.echo(f"a running process can't be given {line}")

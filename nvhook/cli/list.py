@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.core.inventory import Inventory
+from nvhook.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def _list_containers(inventory: Inventory, as_json: bool) -> None:
     table = output.table("#process", "GPUs", "cgroup")
     for each in running:
         gpus = ", ".join(_held(held) for held in each.held)
-        table.add_row(str(each.pid), escape(gpus or each.problem), escape(each.cgroup))
+        # Containers name their cgroups themselves.
+        texts = [escape(one_line(text)) for text in (gpus or each.problem, each.cgroup)]
+        table.add_row(str(each.pid), *texts)
     output.print_tables(table if running else "no running container has a GPU")
 
 

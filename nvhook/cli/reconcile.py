@@ -3,6 +3,7 @@
 import click
 
 from nvhook.cli.options import config_option, json_option, load_config
+from nvhook.errors import one_line
 
 
 @click.command("reconcile")
@@ -36,7 +37,7 @@ def command(as_json: bool) -> int:
     else:
         for each in found:
             for line in each.done:
-                click.echo(f"process {each.pid}: {line}")
+                click.echo(one_line(f"process {each.pid}: {line}"))
             if each.problem:
-                click.echo(f"process {each.pid}: {each.problem}", err=True)
+                click.echo(one_line(f"process {each.pid}: {each.problem}"), err=True)
     return 1 if any(each.problem for each in found) else 0
