@@ -79,6 +79,7 @@ class Journal:
 
         Raises: HostError if the directory can't be used; FormatError for a damaged file.
         """
+        self.name = name
         self.path = f"{directory(state_directory)}/{name}"
         self.steps: tuple[Step, ...] = ()
         self.work: Work | None = None

@@ -5,7 +5,7 @@ beside or in place of the patched one, and then the GPU is lost.
 """
 
 from nvhook import detach
-from nvhook.errors import NvhookError
+from nvhook.errors import ContainerError, NvhookError
 from nvhook.journal import RULES, forget, names
 from nvhook.live_container import LiveContainer, is_running, process_of, rules_of
 from nvhook.record import Record
@@ -38,7 +38,7 @@ def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
             found.append(Reconciled(pid, ("the container has gone: its journal is removed",)))
             continue
         try:
-            done = _container(pid, settings)
+            done = _container(pid, name, settings)
         except (NvhookError, OSError) as error:
             found.append(Reconciled(pid, (), str(error)))
         else:
@@ -46,8 +46,13 @@ def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
     return tuple(found)
 
 
-def _container(pid: int, settings: "Config") -> tuple[str, ...]:
+def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
     with LiveContainer(pid, settings.state_directory, force=True) as container:
+        if container.journal.name != name:  # the kernel has it so, not the journal's directory
+            raise ContainerError(
+                f"the container's first process has left the mounts that inject changed ({name})",
+                f"nvhook eject --pid {pid} revokes access; its files go with the container",
+            )
         recovered = detach.recover(container, settings)
         done = [recovered] if recovered else []
         for step in container.journal.steps:
