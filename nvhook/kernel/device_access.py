@@ -279,6 +279,8 @@ def _top(theirs: str, first: str, inside: str) -> str:
             break
         shared.append(left)
     top = "/".join(shared)
+    if top.endswith(".slice"):  # others are in it, too: one of the two is not where it belongs
+        return theirs
     parent, _, name = top.rpartition("/")
     # crun puts a container below the scope that systemd made for it, under this name.
     return parent if name == "container" and parent.endswith(".scope") else top

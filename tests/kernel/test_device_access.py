@@ -9,7 +9,7 @@ import pytest
 from nvhook._native import call
 from nvhook.errors import ContainerError
 from nvhook.kernel import bpf, programs
-from nvhook.kernel.device_access import DeviceAccess, Directory
+from nvhook.kernel.device_access import DeviceAccess, Directory, _top
 from nvhook.kernel.device_rules import DeviceRule
 from nvhook.kernel.live_process import PinnedProcess
 
@@ -90,3 +90,22 @@ def test_a_slice_is_never_opened_for_one_of_its_containers(
     assert programs.instructions(program) == DENY
     os.close(program)
     os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "first", "inside", "top"),
+    [
+        ("/docker/1/a", "/docker/1/b", "", "/docker/1"),
+        ("/docker/1/a", "/docker/1/init.scope", "/init.scope", "/docker/1"),
+        (
+            "/machine.slice/x.scope/container",
+            "/machine.slice/x.scope/container",
+            "",
+            "/machine.slice/x.scope",
+        ),
+        ("/system.slice/x.scope", "/system.slice/y.service", "", "/system.slice/x.scope"),
+        ("/system.slice/x.scope", "/docker/1", "", ""),
+    ],
+)
+def test_what_is_taken_for_the_containers_topmost_cgroup(theirs, first, inside, top):
+    assert _top(theirs, first, inside) == top
