@@ -1,6 +1,7 @@
 """nvhook reconcile, where a container is not as its journal has it."""
 
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from nvhook import config
 from nvhook.journal import Journal, Step, names
-from nvhook.kernel.live_process import start_time_of
+from nvhook.kernel.live_process import namespace, start_time_of
 from nvhook.live_container import boot_id
 from nvhook.reconcile import reconcile
 
@@ -21,6 +22,8 @@ def test_a_first_process_with_other_mounts_is_a_problem(
     """Its journal can't be followed, and nothing else is taken for it."""
     with subprocess.Popen(["unshare", "--mount", "sleep", "1000"]) as process:
         try:
+            while namespace(process.pid, "mnt") == namespace("self", "mnt"):
+                time.sleep(0.01)
             name = f"1-{process.pid}-{start_time_of(process.pid)}"
             journal = Journal(str(tmp_path), name, boot_id())
             journal.commit((Step("rules", "bus", "/x", "c 195:1 rw", numbers=(1,)),))
