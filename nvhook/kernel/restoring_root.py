@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 DIRECTORY, FILE, LINK, CONTENT = "directory", "file", "link", "content"
+SHARED = "it is on a volume with shared propagation: unmounting it would reach the host"
 _HANDLE = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
@@ -66,11 +67,7 @@ class RestoringRoot(Rootfs):
             return "" if found is None or not self._is_mount(parent, name) else "covered by another"
         if not self._is_mount(parent, name):
             return ""
-        try:
-            call("umount_at", parent.fd, name.encode())
-        except SyscallError as error:
-            return f"can't be unmounted: {error.strerror}"
-        return ""
+        return self._unmount(parent, name)
 
     def unmount_all(self, path: str) -> str:
         """Unmount whatever is mounted on a path itself."""
@@ -82,11 +79,28 @@ class RestoringRoot(Rootfs):
             return ""
         if not self._is_mount(parent, name):
             return "it is a node of the container's own, which can't be opened any more"
+        return self._unmount(parent, name)
+
+    def _unmount(self, parent: Directory, name: str) -> str:
+        if self._reaches_host(parent.mount):
+            return SHARED
         try:
             call("umount_at", parent.fd, name.encode())
         except SyscallError as error:
             return f"can't be unmounted: {error.strerror}"
         return ""
+
+    def _reaches_host(self, mount: int) -> bool:
+        """Tell whether what is unmounted below a mount is unmounted on the host, too."""
+        start = f"{mount} ".encode()
+        for line in self._mounts.split(b"\n"):
+            if line.startswith(start):
+                group = line.partition(b" shared:")[2].partition(b" ")[0]
+                return any(
+                    group and b" %s:%s " % (kind, group) in self._host_mounts
+                    for kind in (b"shared", b"master")
+                )
+        return False
 
     def remove(self, path: str, kind: str) -> str:
         """Remove an empty file or an empty directory; what is in use or full stays."""

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from nvhook.formats import ldcache
+from nvhook.kernel.restoring_root import SHARED
 from tests.runtime.live import Live
 
 KINDS = [
@@ -293,6 +294,44 @@ def test_a_wider_rule_is_revoked_or_said_to_stay(live):
     opened = container.opens(1, 2, at="nodes")
     assert opened[1] == "ENXIO"
     assert (opened[0] == "ENXIO") == any("wider" in each["why"] for each in left)
+
+
+def test_a_mount_that_the_host_shares_is_not_unmounted(live, driver, place):
+    """The container leads a path into a shared volume: unmounting there would reach the host."""
+    names = [f"renderD{128 + index}" for index in range(4)]  # one of them is GPU 1's
+    volume = place / "volume"
+    volume.mkdir()
+    for name in names:
+        (volume / name).touch()
+
+    def share(bundle) -> None:
+        view = bundle.view
+        view.run("mount", "--bind", volume, volume)
+        view.run("mount", "--make-shared", volume)
+        for name in names:
+            view.run("mount", "--bind", "/dev/null", volume / name)
+        _allow(driver.gpus[1].minor)(bundle)
+        bundle.config["linux"]["rootfsPropagation"] = "rshared"
+        options = ["rbind", "rshared"]
+        bundle.config["mounts"].append(
+            {"destination": "/vol", "type": "bind", "source": str(volume), "options": options}
+        )
+        (bundle.root / "vol").mkdir()
+
+    container = live(change=share)
+    view = container.engine.view
+    try:
+        os.symlink("/vol", f"/proc/{container.pid}/root/dev/dri")
+        mounts = view.mounts()
+
+        left = container.eject("1")["left"]
+
+        assert view.mounts() == mounts
+        assert [each["why"] for each in left if "renderD" in each["path"]] == [SHARED]
+        assert container.opens(1, at="nodes") == ["EPERM"]
+    finally:
+        container.delete()
+        view.run("umount", "--recursive", volume)
 
 
 def test_the_containers_own_ldconfig_in_between(live):
