@@ -1,7 +1,7 @@
 """A containerd of its own: the daemon, ctr, and its CRI socket."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.engines.cri import Cri
@@ -24,25 +24,16 @@ restrict_oom_score_adj = true  # a host without CAP_SYS_RESOURCE
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "overlayfs"
 """
-HANDLER = """\
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
-runtime_type = "io.containerd.runc.v2"
-pod_annotations = ["cdi.k8s.io/*"]
-container_annotations = ["cdi.k8s.io/*"]
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
-BinaryName = "{program}"
-"""
 
 
 class Containerd:
-    """The daemon; ``handlers`` are the programs behind the CRI's runtime handlers."""
+    """The daemon; its CRI has the handler runc, and nvidia by ``nvhook configure``."""
 
-    def __init__(self, host: Host, archive: Path, handlers: Mapping[str, Path]) -> None:
+    def __init__(self, host: Host, archive: Path, nvhook: Path) -> None:
         self.host = host
         config = host.directory / "containerd.toml"
-        text = CONFIG.format(directory=host.directory, socket=SOCKET, pause=PAUSE)
-        tables = (HANDLER.format(name=name, program=path) for name, path in handlers.items())
-        config.write_text(text + "".join(tables))
+        config.write_text(CONFIG.format(directory=host.directory, socket=SOCKET, pause=PAUSE))
+        host.call(nvhook, "configure", "containerd", "--file", config)
         host.start("containerd", "--config", config, socket=SOCKET)
         # The socket is there before all services are.
         host.wait(lambda: self.ctr("version", check=False).returncode == 0)

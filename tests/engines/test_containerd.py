@@ -1,8 +1,6 @@
 """containerd, the distribution's and the newest: ctr and pods, by nvhook-runtime and by CDI."""
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -17,12 +15,6 @@ ALL = (0, 1, 2, 3)
 VOLUMES = "/var/run/nvidia-container-devices"
 
 
-@pytest.fixture(scope="module")
-def handlers(installed) -> dict[str, Path]:
-    """The CRI's runtime handlers."""
-    return {"runc": Path(str(shutil.which("runc"))), "nvidia": installed / "bin/nvhook-runtime"}
-
-
 @pytest.fixture(scope="module", params=[("own", "hybrid"), ("newest", "hybrid")], ids="-".join)
 def edition(request) -> tuple[str, str]:
     """Whose containerd, and on which kind of cgroups."""
@@ -30,7 +22,7 @@ def edition(request) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def containerd(edition, hosts, handlers, archive, installed) -> Iterator[Containerd]:
+def containerd(edition, hosts, archive, installed) -> Iterator[Containerd]:
     """The daemon, with NVIDIA's names on its PATH."""
     release, cgroups = edition
     host = hosts("containerd", cgroups, accept_volume_mounts="true")
@@ -39,7 +31,7 @@ def containerd(edition, hosts, handlers, archive, installed) -> Iterator[Contain
         host.programs.append(packages.newest_programs(programs, "containerd"))
     host.programs.append(installed / "bin")
     host.call("nvhook", "cdi", "generate", "--output", "/etc/cdi/nvidia.yaml")
-    engine = Containerd(host, archive, handlers)
+    engine = Containerd(host, archive, installed / "bin/nvhook")
     yield engine
     engine.cri.close()
 
@@ -70,8 +62,8 @@ def nothing_left(containerd: Containerd) -> Iterator[None]:
         pytest.param((), PLAIN, (), id="nothing"),
     ],
 )
-def test_ctr(containerd, handlers, driver, options, image, given):
-    runtime = ("--runc-binary", handlers["nvidia"], *options)
+def test_ctr(containerd, installed, driver, options, image, given):
+    runtime = ("--runc-binary", installed / "bin/nvhook-runtime", *options)
     seen = containerd.run(*runtime, image=image, command=look(driver))
     if given:
         assert_gets(driver, seen, given)

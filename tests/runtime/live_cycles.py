@@ -1,9 +1,10 @@
 """Inject and eject by the Python API, many times: started by tests inside of a view.
 
-    python live_cycles.py kill-inject|kill-eject|cycle CONFIG PID COUNT
+    python live_cycles.py kill-inject|kill-eject|cycle|contested CONFIG PID COUNT
 
 kill-*: ends the process at every boundary of the journal, recovers by both commands in turn, and
 compares the container with its two clean states. cycle: injects and ejects GPU 2, COUNT times.
+contested: tries to inject GPU 1 COUNT times, ejects it, and prints how often it was refused.
 """
 
 import os
@@ -14,6 +15,7 @@ import sys
 from nvhook import attach, config, detach
 from nvhook.core.request import Request
 from nvhook.core.selection import select
+from nvhook.errors import NvhookError
 from nvhook.kernel import cgroup, programs
 from nvhook.live_container import LiveContainer
 from nvhook.log import Log
@@ -98,6 +100,17 @@ class Cycles:
         assert os.WEXITSTATUS(status) == 0, f"{command} failed at boundary {boundary}"
         return False
 
+    def contested(self, count: int) -> int:
+        """Return how many of some injects the container's own doings made nvhook refuse."""
+        refused = 0
+        for _ in range(count):
+            try:
+                self.inject()
+            except NvhookError:
+                refused += 1
+            self.eject()
+        return refused
+
     def kill_everywhere(self, command: str) -> int:
         """Return at how many boundaries a command was killed and recovered from."""
         without = self.state()
@@ -138,6 +151,8 @@ def main() -> None:
             cycles.inject("2")
             cycles.eject("2")
         print(count)
+    elif what == "contested":
+        print(cycles.contested(int(count)))
     else:
         print(cycles.kill_everywhere(what.removeprefix("kill-")))
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,10 +124,10 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
     outside = container.bundle.directory / "outside"
     outside.mkdir()
     (outside / "file").touch()
+    assert _cycles(container, "contested", 300) > 0, "nothing was refused: did it fight?"
     seen = []
-    stop = threading.Event()
     began = time.monotonic()
-    while time.monotonic() - began < 8 and not stop.is_set():
+    while time.monotonic() - began < 3:
         for command in (("inject", "--gpus", "1"), ("eject",)):
             result = container.nvhook(*command)
             seen.append(result.returncode)
@@ -141,7 +140,6 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
     container.bundle.put("/stop")
     time.sleep(0.2)
     assert os.listdir(outside) == ["file"]
-    assert len(seen) >= 10
-    assert 1 in seen, "nothing was ever refused: did the container fight?"
+    assert len(seen) >= 4
     container.nvhook("eject")
     assert container.opens(1, at="nodes") == ["EPERM"]
