@@ -77,10 +77,14 @@ class Host(View):
         """Take the mounts as they are now, with an engine and without a container, as the rule."""
         self._mounts = self.mounts()
 
-    def settle(self) -> None:
-        """Wait until the mounts are that again: engines clean up after they answered."""
+    def settle(self, nudge: Callable[[], object] = bool) -> None:
+        """Wait until the mounts are that again: engines clean up after they answered.
+
+        ``nudge`` is called before each look, for an engine that only cleans up when it is called.
+        """
 
         def difference() -> set[str]:
+            nudge()
             return changed(set(self._mounts), set(self.mounts()), self.directory)
 
         self.wait(lambda: not difference(), lambda: "\n".join(sorted(difference())))

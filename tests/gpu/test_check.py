@@ -78,6 +78,8 @@ def _start(folder: Path, config: Path, tmp_path: Path) -> "subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        # Tests that are started in the background ignore it, and so would the check.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 
