@@ -143,3 +143,24 @@ def test_a_running_container_is_given_a_gpu_and_loses_it(
         assert_gets_nothing(driver, podman.call("exec", started, *look(driver, False)).stdout)
     finally:
         podman.call("rm", "--force", "--time=0", started)
+
+
+def test_a_running_container_in_a_user_namespace_too(podman, installed, driver):
+    """Its root may make no node, so it is asked for those it finds."""
+    mapped = ("--uidmap=0:100000:65536", "--gidmap=0:100000:65536")
+    started = podman.run("--detach", *mapped, PLAIN, "sleep", "1000").stdout.strip()
+    names = [f"/dev/nvidia{driver.gpus[index].minor}" for index in (1, 0)]
+    opens = [word for name in (*names, "/dev/nvidiactl") for word in ("open", name)]
+
+    def verdicts() -> list[str]:
+        seen = podman.call("exec", started, "/probe", *opens).stdout
+        return [line.rpartition(" = ")[2] for line in seen.splitlines()]
+
+    try:
+        pid = podman.call("inspect", "--format", "{{.State.Pid}}", started).stdout.strip()
+        podman.host.call(installed / "bin/nvhook", "inject", "--pid", pid, "--gpus", "1")
+        assert verdicts() == [ALLOWED, "ENOENT", ALLOWED]
+        podman.host.call(installed / "bin/nvhook", "eject", "--pid", pid)
+        assert verdicts() == ["ENOENT"] * 3
+    finally:
+        podman.call("rm", "--force", "--time=0", started)
