@@ -77,7 +77,8 @@ def inject(
         for path, why in left:
             log.warning("not rolled back", path=path, why=why)
         if left and isinstance(error, NvhookError):
-            error.hint = f"{error.hint}; {left[0][0]} is left in the container: {left[0][1]}"
+            remains = f"{left[0][0]} is left in the container: {left[0][1]}"
+            error.hint = f"{error.hint}; {remains}" if error.hint else remains
         raise
     finally:
         for _, source in sources:

@@ -1,7 +1,8 @@
 /* A container that fights back: hostile DIRECTORY... -- PATH..., until /stop exists.
  *
- * Directories are swapped with links out of the root, and at every path stands by turns nothing, a
- * link, a FIFO, a directory, a socket's or file's double.
+ * Directories are swapped with links out of the root; at each path in its turn stands a link, a FIFO,
+ * a directory or a file for a moment. One of each at a time: with all at once, nobody would get past
+ * the first path, and the others would never be tried.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,13 +25,18 @@ static void swap(const char *directory, unsigned turn)
 	rename(aside, directory);
 }
 
-static void place(const char *path, unsigned turn)
+static void clear(const char *path)
 {
 	unlink(path);
 	rmdir(path);
-	switch (turn % 5) {
+}
+
+static void place(const char *path, unsigned turn)
+{
+	clear(path);
+	switch (turn % 4) {
 	case 0:
-		symlink(links[turn / 5 % 6], path);
+		symlink(links[turn / 4 % 6], path);
 		break;
 	case 1:
 		mkfifo(path, 0666);
@@ -46,16 +52,18 @@ static void place(const char *path, unsigned turn)
 
 int main(int argc, char **argv)
 {
+	int directories = 0;
+	while (strcmp(argv[directories + 1], "--"))
+		directories++;
+	char **paths = argv + directories + 2;
+	unsigned count = (unsigned)(argc - directories - 2), random = 1;
 	for (unsigned turn = 0; access("/stop", F_OK) < 0; turn++) {
-		int paths = 0;
-		for (int i = 1; i < argc; i++) {
-			if (!strcmp(argv[i], "--"))
-				paths = 1;
-			else if (paths)
-				place(argv[i], turn + (unsigned)i);
-			else
-				swap(argv[i], turn);
-		}
+		random = random * 1103515245 + 12345;
+		const char *path = paths[(random >> 16) % count];
+		place(path, random >> 8);
+		swap(argv[1 + turn % (unsigned)directories], turn);
+		usleep(random >> 20 & 255);
+		clear(path);
 	}
 	for (int i = 1; i < argc; i++)
 		unlink(argv[i]);

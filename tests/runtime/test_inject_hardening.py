@@ -124,7 +124,8 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
     outside = container.bundle.directory / "outside"
     outside.mkdir()
     (outside / "file").touch()
-    assert _cycles(container, "contested", 300) > 0, "nothing was refused: did it fight?"
+    # Some get through all targets, so all of them were tried under attack; some do not.
+    assert 0 < _cycles(container, "contested", 300) < 300
     seen = []
     began = time.monotonic()
     while time.monotonic() - began < 3:
@@ -136,6 +137,7 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
                 assert command[0] == "inject", result.stderr
                 assert len(result.stderr.splitlines()) == 1
                 assert "internal error" not in result.stderr
+                assert "hint: ;" not in result.stderr
 
     container.bundle.put("/stop")
     time.sleep(0.2)
