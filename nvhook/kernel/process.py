@@ -28,9 +28,11 @@ class Process:
             raise self._gone(error) from error
 
     def _gone(self, error: OSError) -> ContainerError:
+        hint = "it has ended, or the state names the wrong pid"
+        if isinstance(error, PermissionError):
+            hint = "nvhook needs root, and a process that root may look into"
         return ContainerError(
-            f"the container's process {self.pid} can't be opened: {error.strerror}",
-            "it has ended, or the state names the wrong pid",
+            f"the container's process {self.pid} can't be opened: {error.strerror}", hint
         )
 
     def open(self, name: str, flags: int) -> int:

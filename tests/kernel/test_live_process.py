@@ -6,6 +6,7 @@ import pytest
 
 from nvhook.errors import ContainerError
 from nvhook.kernel.live_process import PinnedProcess, start_time_of
+from nvhook.kernel.process import Process
 
 
 def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
@@ -27,3 +28,20 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
 def test_a_number_that_no_process_can_have(number: int) -> None:
     with pytest.raises(ContainerError, match="not the number of a process"):
         PinnedProcess(number)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(13, "Permission denied"), "needs root"),
+        (FileNotFoundError(2, "-"), "ended"),
+    ],
+)
+def test_what_can_not_be_opened_is_not_called_gone(monkeypatch, error, says) -> None:
+    def refuse(*_arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("nvhook.kernel.process.posix.open", refuse)
+    with pytest.raises(ContainerError) as caught:
+        Process(1)
+    assert says in caught.value.hint
