@@ -57,7 +57,8 @@ keep_services_stopped() {
 	chmod 755 "$policy"
 }
 
-# make_venv DIR PIP-ARGUMENT...: a virtual environment with this checkout installed.
+# make_venv DIR PIP-ARGUMENT...: a virtual environment with this checkout installed; the extras
+# (comma between them) that are wanted stand in $extras.
 make_venv() {
 	venv=$1
 	shift
@@ -65,5 +66,5 @@ make_venv() {
 	[ -x "$venv/bin/pip" ] || "${PYTHON:-/usr/bin/python3}" -m venv "$venv"
 	"$venv/bin/pip" install --quiet --upgrade pip
 	step "building and installing nvhook"
-	"$venv/bin/pip" install --quiet "$@" "$checkout"
+	"$venv/bin/pip" install --quiet "$@" "$checkout${extras:+[$extras]}"
 }

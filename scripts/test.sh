@@ -13,6 +13,8 @@ cd "$checkout"
 need_root
 apt_install runc crun busybox-static debootstrap golang-go shellcheck gcc libc6-dev libcap-dev \
 	python3-dev python3-venv libc-bin util-linux iproute2 patch docker.io containerd podman
+# shellcheck disable=SC2034 # of make_venv
+extras=kubelet
 make_venv "${NVHOOK_VENV:-$checkout/.venv}" --group "$checkout/pyproject.toml:test" \
 	--group "$checkout/pyproject.toml:lint"
 bin=$venv/bin
