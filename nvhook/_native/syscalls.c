@@ -49,6 +49,8 @@ int nvh_setns(int fd, int nstype)
 	return result(setns(fd, nstype));
 }
 
+int nvh_unshare(int namespaces) { return result(unshare(namespaces)); }
+
 int nvh_pidfd_open(int pid) { return result(syscall(SYS_pidfd_open, pid, 0)); }
 
 int64_t nvh_mount_id(int fd)

@@ -8,16 +8,16 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nvhook.core.inventory import Inventory
+from nvhook.kubelet.backoff import Backoff
 from nvhook.kubelet.reports import Failed, Report, Round, parse
 
 # All in seconds.
 HEARTBEAT = 15.0
 START = 60.0  # until the first report: NVML initialises idle GPUs one after the other
-FIRST_PAUSE = 1.0
-LAST_PAUSE = 30.0
+STEADY = 30.0  # a child that lived so long is replaced at once again
 
 MAX_LINE = 4096
 
@@ -39,7 +39,7 @@ class Watch:
         self._with_xids = with_xids
         self._library = ""
         self._machine: object = None
-        self._pauses = _pauses()
+        self._backoff = Backoff()
         self._changed = asyncio.Event()
         self._dying: list[subprocess.Popen[bytes]] = []
 
@@ -62,7 +62,7 @@ class Watch:
 
     def restart(self) -> None:
         """Replace the child now."""
-        self._pauses = _pauses()
+        self._backoff.reset()
         self._changed.set()
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class Watch:
                 await asyncio.wait({child, changed}, return_when=asyncio.FIRST_COMPLETED)
                 if child.done():
                     child.result()  # a bug of ours, or of the one who takes reports, isn't hidden
-                    await asyncio.wait({changed}, timeout=next(self._pauses))
+                    await asyncio.wait({changed}, timeout=self._backoff.pause())
             finally:
                 child.cancel()
                 changed.cancel()
@@ -144,8 +144,8 @@ class Watch:
                 return None
             if isinstance(report, Round):
                 patience = HEARTBEAT
-                if loop.time() - started > LAST_PAUSE:
-                    self._pauses = _pauses()
+                if loop.time() - started > STEADY:
+                    self._backoff.reset()
 
     async def _bury(self, child: "subprocess.Popen[bytes]") -> None:
         """Wait for a killed child, though not for ever.
@@ -163,10 +163,3 @@ class Watch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1)
             raise
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LAST_PAUSE)
