@@ -1,7 +1,6 @@
 """Set GPUs' compute mode through NVML, in a child process like everything that NVML does."""
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -9,6 +8,7 @@ import pynvml
 
 from nvhook.errors import HostError
 from nvhook.host.nvml import started
+from nvhook.kubelet import children
 
 DEFAULT = 0
 EXCLUSIVE_PROCESS = 3
@@ -20,30 +20,22 @@ _CHILD = (
 )
 
 
-def set_mode(library: str, uuids: Sequence[str], mode: int) -> None:
+async def set_mode(library: str, uuids: Sequence[str], mode: int) -> None:
     """Give GPUs a compute mode; may take seconds. ``library`` is the driver's libnvidia-ml.
 
     Raises: HostError where one does not take it.
     """
     path = [entry for entry in sys.path if entry.startswith("/")]
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _CHILD, library, str(mode), ",".join(uuids), *path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    arguments = [library, str(mode), ",".join(uuids), *path]
+    status, output = await children.run(
+        [sys.executable, "-I", "-S", "-c", _CHILD, *arguments],
+        {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        TIMEOUT,
     )
-    try:
-        output, _ = child.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        # In an uninterruptible call of the driver it dies only when the driver lets go.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.communicate(timeout=1)
-        raise HostError(f"the compute mode can't be set: no answer for {TIMEOUT:.0f} s") from None
-    if child.returncode != 0:
-        lines = output.decode("utf-8", "replace").strip().splitlines()
+    if status is None:
+        raise HostError(f"the compute mode can't be set: no answer for {TIMEOUT:.0f} s")
+    if status != 0:
+        lines = output.splitlines()
         raise HostError(
             f"the compute mode can't be set: {lines[-1] if lines else 'unknown error'}",
             "MPS needs root, and whole GPUs",

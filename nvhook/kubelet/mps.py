@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 from nvhook.core.inventory import Inventory
 from nvhook.errors import HostError, RequestError, one_line
-from nvhook.kubelet import compute_mode
+from nvhook.kubelet import children, compute_mode
 from nvhook.kubelet.backoff import Backoff
+from nvhook.kubelet.children import Child
 from nvhook.kubelet.reports import GpuFacts
 from nvhook.kubelet.resources import Resource
 
@@ -138,7 +139,7 @@ class Mps:
         """
         self._make_directories()
         # One that a killed plugin left behind has the directory, and limits of its own.
-        await asyncio.to_thread(self._run, "quit")
+        await self._run("quit")
         await self._set_mode(compute_mode.EXCLUSIVE_PROCESS)
         child = self._start()
         try:
@@ -153,7 +154,7 @@ class Mps:
             await self._stop(child)
 
     async def _set_mode(self, mode: int) -> None:
-        await asyncio.to_thread(compute_mode.set_mode, self._nvml, self._limits.uuids, mode)
+        await compute_mode.set_mode(self._nvml, self._limits.uuids, mode)
 
     # ---- the daemon's life
 
@@ -163,7 +164,7 @@ class Mps:
         os.makedirs(self.shm_directory, 0o1777, exist_ok=True)
         os.chmod(self.shm_directory, 0o1777)  # noqa: S103 - as every /dev/shm is
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> Child:
         path = [entry for entry in sys.path if entry.startswith("/")]
         arguments = [self._control, self.shm_directory, *path]
         with open(self._start_log, "wb") as output:
@@ -176,13 +177,13 @@ class Mps:
                 env=self._environment,
             )
 
-    async def _answering(self, child: "subprocess.Popen[bytes]") -> None:
+    async def _answering(self, child: Child) -> None:
         deadline = time.monotonic() + START
         while True:
             if child.poll() is not None:
                 raise self._ended(child)
-            done = await asyncio.to_thread(self._run, "get_default_active_thread_percentage")
-            if done.returncode == 0:
+            status, _ = await self._run("get_default_active_thread_percentage")
+            if status == 0:
                 return
             if time.monotonic() > deadline:
                 raise HostError(
@@ -197,35 +198,18 @@ class Mps:
                 await self._ask(f"set_default_device_pinned_mem_limit {place} {memory}M")
         await self._ask(f"set_default_active_thread_percentage {self._limits.threads}")
 
-    async def _supervise(self, child: "subprocess.Popen[bytes]") -> None:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        pidfd = os.pidfd_open(child.pid)
-        loop.add_reader(pidfd, ended.set)
-        waiting = asyncio.ensure_future(ended.wait())
-        try:
-            while True:
-                await asyncio.wait({waiting}, timeout=EVERY)
-                if ended.is_set():
-                    raise self._ended(child)
-                answer = await self._ask("get_default_active_thread_percentage")
-                if answer != f"{self._limits.threads:.1f}":
-                    raise HostError(f"the MPS control daemon has other limits: {answer} % threads")
-        finally:
-            waiting.cancel()
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
+    async def _supervise(self, child: Child) -> None:
+        while not await children.ended(child, EVERY):
+            answer = await self._ask("get_default_active_thread_percentage")
+            if answer != f"{self._limits.threads:.1f}":
+                raise HostError(f"the MPS control daemon has other limits: {answer} % threads")
+        raise self._ended(child)
 
-    async def _stop(self, child: "subprocess.Popen[bytes]") -> None:
+    async def _stop(self, child: Child) -> None:
         if child.poll() is None:
-            await asyncio.to_thread(self._run, "quit")
-        try:
-            await asyncio.to_thread(child.wait, ANSWER)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            # In an uninterruptible call of the driver it dies only when the driver lets go.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(child.wait, 1)
+            await self._run("quit")
+        if not await children.ended(child, ANSWER):
+            await children.kill(child)
 
     # ---- what is said to it
 
@@ -234,29 +218,16 @@ class Mps:
 
         Raises: HostError where there is none.
         """
-        done = await asyncio.to_thread(self._run, command)
-        if done.returncode != 0:
-            why = one_line(done.stdout.decode("utf-8", "replace").strip(), 150)
-            raise HostError(f"the MPS control daemon refuses {command.split(maxsplit=1)[0]}: {why}")
-        return done.stdout.decode("utf-8", "replace").strip()
+        status, output = await self._run(command)
+        if status is None:
+            raise HostError(f"the MPS control daemon does not answer for {ANSWER:.0f} s")
+        if status != 0:
+            name = command.split(maxsplit=1)[0]
+            raise HostError(f"the MPS control daemon refuses {name}: {one_line(output, 150)}")
+        return output
 
-    def _run(self, command: str) -> "subprocess.CompletedProcess[bytes]":
-        arguments = [self._control]
-        try:
-            return subprocess.run(
-                arguments,
-                input=f"{command}\n".encode(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=self._environment,
-                timeout=ANSWER,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(
-                arguments, 1, f"no answer for {ANSWER:.0f} s".encode()
-            )
+    async def _run(self, command: str) -> tuple[int | None, str]:
+        return await children.run([self._control], self._environment, ANSWER, f"{command}\n")
 
     def _environ(self, inventory: Inventory) -> dict[str, str]:
         """Return the environment; GPUs are numbered in it as in the limits."""
@@ -277,7 +248,7 @@ class Mps:
     def _start_log(self) -> str:
         return f"{self.log_directory}/start.log"
 
-    def _ended(self, child: "subprocess.Popen[bytes]") -> HostError:
+    def _ended(self, child: Child) -> HostError:
         with open(self._start_log, encoding="utf-8", errors="replace") as file:
             lines = file.read(4096).strip().splitlines()
         why = f": {one_line(lines[-1], 120)}" if lines else ""
