@@ -26,14 +26,15 @@ def make(tmp_path: Path, require) -> Callable[..., Machine]:
 class Watching:
     """A running watch, its reports, and the health they make."""
 
-    def __init__(self, machine: Machine, with_xids: bool = True) -> None:
+    def __init__(self, machine: Machine, with_xids: bool = True, whole: bool = True) -> None:
         self.machine = machine
         self.reports: list[Report] = []
         self._news = asyncio.Event()
         inventory = machine.inventory
         self.uuids = [gpu.uuid for gpu in inventory.gpus]
         self.health = Health(frozenset(), time.monotonic())
-        self.health.expect((*inventory.gpus, *inventory.mig_devices), time.monotonic())
+        devices = inventory.gpus if whole else (*inventory.gpus[1:], *inventory.mig_devices)
+        self.health.expect(devices, time.monotonic())
         self.watch = Watch(self._take, with_xids)
         self.watch.use(inventory)
 
@@ -126,6 +127,32 @@ def test_each_xid_is_told_once(make, line: str, instance) -> None:
                 (watching.uuids[1], 48),
                 (watching.uuids[0], 31),
             }
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy", "bad", "reason"),
+    [
+        ("gpu0.xid=48", "", range(7), "Xid 48"),
+        ("gpu0.xid=48 9 0", "", [2], "Xid 48"),
+        ("gpu0.status=lost", "gpu0.status=ok", range(7), "GPU is lost"),
+    ],
+)
+def test_mig_devices_go_with_their_gpu_or_alone_and_come_back(
+    make, fault: str, remedy: str, bad, reason: str
+) -> None:
+    async def run() -> None:
+        machine = make(2, ("1g.10gb",) * 7, mig_gpus=(0,))
+        async with Watching(machine, whole=False) as watching:
+            parts = machine.inventory.mig_devices
+            assert len(parts) == 7
+            await watching.until(Round)
+            machine.say(fault)
+            expected = {parts[n].uuid: reason for n in bad}
+            await watching.until_health(expected, 5)
+            machine.say(remedy)
+            await watching.until_health({}, 30)
 
     asyncio.run(run())
 
