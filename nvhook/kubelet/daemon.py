@@ -87,6 +87,9 @@ class Daemon:
                 LOG.info("serving metrics", extra=fields(port=status.port))
             await _until(stop, [self._rescan()])
             LOG.info("stopping")
+        # gRPC's tasks end a moment after its server, and complain when they are cancelled.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=1)
 
     # ---- what the host has
 

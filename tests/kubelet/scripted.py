@@ -107,12 +107,14 @@ class ScriptedKubelet:
 
     def stop(self) -> None:
         """End: every connection is closed."""
-        self._stopping = True
+        with self._changed:
+            self._stopping = True
         assert self._server is not None
         self._server.stop(0).wait()
         self._server = None
         for endpoint in self.endpoints.values():
-            endpoint.stream.cancel()
+            if endpoint.stream is not None:
+                endpoint.stream.cancel()
             endpoint.channel.close()
         for thread in self._threads:
             thread.join(DIAL)
@@ -143,6 +145,9 @@ class ScriptedKubelet:
             channel.close()
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {error}")
         with self._changed:
+            if self._stopping:
+                channel.close()
+                context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
             self.registrations.append((request.resource_name, request.endpoint))
             self.endpoints[request.resource_name] = endpoint
             self._changed.notify_all()
