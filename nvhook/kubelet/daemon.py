@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nvhook.config import Config
 from nvhook.core.inventory import Device
 from nvhook.errors import ConfigError, HostError, NvhookError
-from nvhook.kubelet import answers, cdi_specs, json_log, preferred, resources
+from nvhook.kubelet import answers, cdi_specs, json_log, preferred, resources, uevents
 from nvhook.kubelet.http_status import HttpStatus
 from nvhook.kubelet.json_log import LOG, fields
 from nvhook.kubelet.metrics import Metrics
@@ -90,7 +90,7 @@ class Daemon:
                 await status.start(self._settings.metrics_address)
                 stack.push_async_callback(status.stop)
                 LOG.info("serving metrics", extra=fields(port=status.port))
-            await _until(stop, [self._rescan(), self._monitor.run()])
+            await _until(stop, [self._rescan(), self._monitor.run(), self._hear()])
             LOG.info("stopping")
         # gRPC's tasks end a moment after its server, and complain when they are cancelled.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -126,6 +126,19 @@ class Daemon:
                 self._note("host", error)
             self._mark()
 
+    async def _hear(self) -> None:
+        """Scan at once when the kernel tells of a GPU or the driver."""
+
+        def changed(what: str) -> None:
+            LOG.info("the kernel tells of a change", extra=fields(what=what))
+            self._scan_wanted.set()
+
+        try:
+            await uevents.listen(changed)
+        except OSError as error:
+            LOG.warning("no kernel events: looking only", extra=fields(reason=str(error)))
+            await asyncio.Event().wait()
+
     def _reload(self) -> None:
         try:
             settings, warnings = self._source()
@@ -157,7 +170,7 @@ class Daemon:
             try:
                 host = await asyncio.to_thread(scan, settings, self._config)
             except NvhookError:
-                self._monitor.expect(None, ())
+                self._monitor.expect(None, (), self._config.sys_root)
                 raise
             try:
                 built = resources.build(settings, host.inventory, host.numa)
@@ -168,7 +181,7 @@ class Daemon:
             self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
             self._host = host
             await self._serving.apply(built)
-        self._monitor.expect(host.inventory, self._devices())
+        self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
         self._note("host", None)
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
