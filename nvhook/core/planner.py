@@ -44,11 +44,15 @@ def plan_request(
     Raises: HostError if something of the required set is missing on the host.
     """
     wanted = tuple(sorted(capabilities))
+    if inventory.platform:
+        from nvhook.core import platforms  # not loaded where NVIDIA's own driver is
+
+        platforms.check_whole(devices, inventory)
     plan = merge(
         (
             driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
             *(device_plan(device, inventory) for device in devices),
-            Plan(tuple(_profile(wanted, devices))),
+            Plan(tuple(_profile(wanted, () if inventory.platform else devices))),
         )
     )
     if manages_mig:
@@ -72,22 +76,45 @@ def driver_plan(
     """Return the part of a plan that does not depend on which GPUs are given."""
     implied = [name for c in capabilities for name in catalog.IMPLIED.get(c, ())]
     capabilities = tuple(sorted({*capabilities, *implied}))
-    libraries = _libraries(capabilities, inventory)
+    if inventory.platform:
+        from nvhook.core import platforms
+
+        return platforms.driver_plan(capabilities, inventory)
     edits: list[Edit] = [
         *_control_nodes(capabilities, inventory, uvm_required),
         *_proc_mask(inventory),
         *_files(capabilities, inventory, layout),
     ]
-    links: list[Symlink] = []
-    cached: list[CachedLibrary] = []
-    required = _required_libraries(capabilities)
+    required = required_libraries(capabilities)
     known_links = catalog.SYMLINKS
     if any(c in catalog.GRAPHICS for c in capabilities):
         known_links += catalog.GRAPHICS_SYMLINKS
+    more, cached = library_edits(_libraries(capabilities, inventory), layout, required, known_links)
+    edits += more
+    # In front: of two libraries of a name the first is the loader's.
+    cached[:0] = _compat_libraries(capabilities, inventory, layout)
+    if cached:
+        edits.append(LdCacheUpdate(tuple(cached)))
+    return Plan(tuple(edits))
+
+
+def library_edits(
+    libraries: "Iterable[Library]",
+    layout: "ContainerLayout",
+    required: set[str],
+    known_links: tuple[tuple[str, str, str], ...],
+) -> "tuple[list[Edit], list[CachedLibrary]]":
+    """Return the mounts of libraries, then their links, and what the loader is to find.
+
+    ``required`` are catalogue names; ``known_links`` are like catalog.SYMLINKS.
+    """
+    mounts: list[Edit] = []
+    links: list[Edit] = []
+    cached: list[CachedLibrary] = []
     for library in libraries:
         directory = _library_directory(library, layout)
         path = f"{directory}/{_basename(library.path)}"
-        edits.append(Mount(library.host_path, path, required=library.name in required))
+        mounts.append(Mount(library.host_path, path, required=library.name in required))
         soname = library.soname or _basename(library.path)
         if soname != _basename(path):
             links.append(Symlink(f"{directory}/{soname}", _basename(path)))
@@ -99,12 +126,7 @@ def driver_plan(
                 # ldconfig lists .so links under their own name
                 if name.endswith(".so") and "/" not in name:
                     cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
-    edits += links
-    # In front: of two libraries of a name the first is the loader's.
-    cached[:0] = _compat_libraries(capabilities, inventory, layout)
-    if cached:
-        edits.append(LdCacheUpdate(tuple(cached)))
-    return Plan(tuple(edits))
+    return [*mounts, *links], cached
 
 
 def device_plan(device: "Device", inventory: "Inventory") -> Plan:
@@ -120,6 +142,9 @@ def device_plan(device: "Device", inventory: "Inventory") -> Plan:
 
 def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one GPU as a whole."""
+    if inventory.platform:
+        # The same nodes for every GPU: merge has them once.
+        return Plan(tuple([edit for node in inventory.nodes for edit in device_edits(node)]))
     node = find_node(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)
     edits: list[Edit] = [*device_edits(node)]
     if inventory.proc_files:
@@ -324,7 +349,8 @@ def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[L
     return found
 
 
-def _required_libraries(capabilities: tuple[str, ...]) -> set[str]:
+def required_libraries(capabilities: tuple[str, ...]) -> set[str]:
+    """Return the catalogue names of what these capabilities can't do without."""
     return {name for c in capabilities for name in catalog.REQUIRED_LIBRARIES.get(c, ())}
 
 

@@ -34,6 +34,9 @@ def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Device, .
 
 def having(numbers: frozenset[tuple[int, int]], inventory: "Inventory") -> "tuple[Device, ...]":
     """Return the devices whose nodes, (major, minor), are all among these."""
+    if inventory.platform:  # its nodes stand for all its GPUs
+        nodes = {(node.major, node.minor) for node in inventory.nodes}
+        return inventory.gpus if nodes & numbers else ()
     found: list[Device] = []
     major, capabilities = (
         inventory.majors.get("nvidia", -1),
@@ -98,8 +101,12 @@ def _find(name: str, inventory: "Inventory") -> "Device":
 def select_gpus(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
     """Return the requested GPUs for what can't do with MIG devices: a container that runs.
 
-    Raises: as select; UnsupportedError for a MIG device.
+    Raises: as select; UnsupportedError for a MIG device, and on a machine of core.platforms.
     """
+    if inventory.platform:
+        from nvhook.core.platforms import not_while_running
+
+        raise not_while_running(inventory)
     gpus = []
     for device in select(devices, inventory):
         if isinstance(device, MigDevice):

@@ -315,7 +315,7 @@ def test_void_or_empty_swarm_resource_is_no_gpu_container() -> None:
             {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
             for value in ("1", "t", "T", "TRUE", "true", "True")
         ],
-        {"NVIDIA_REQUIRE_JETPACK": "csv-mounts=all"},
+        {"NVIDIA_REQUIRE_JETPACK": "csv-mounts=some"},
         {"NVIDIA_REQUIRE_JETPACK_HOST_MOUNTS": "base-only"},
         {"NVIDIA_REQUIRE_CUDA": ""},
         {"NVIDIA_GDS": "disabled", "NVIDIA_MOFED": "1"},
