@@ -6,7 +6,7 @@ Loaded only where the driver shows no GPU.
 import os
 
 from nvhook.core.inventory import Inventory, Library
-from nvhook.core.platforms import TEGRA_RELEASE, WSL_NODES
+from nvhook.core.platforms import TEGRA, TEGRA_RELEASE, WSL, WSL_NODES
 from nvhook.errors import FormatError, UnsupportedError
 from nvhook.formats import elf
 from nvhook.host.driver_texts import read_text
@@ -29,16 +29,25 @@ def find(
 
     Raises: HostError where the machine has no files for containers.
     """
-    family = read_text(sys_root.rstrip("/") + "/devices/soc0/family", 64) or ""
-    if family.strip() == "Tegra" or resolve(driver_root, TEGRA_RELEASE) is not None:
+    name = name_of(driver_root, dev_root, sys_root)
+    if name == TEGRA:
         from nvhook.host import tegra
 
         return tegra.discover(driver_root, dev_root, proc_root, every_csv)
-    if any(read_node(dev_root.rstrip("/"), name) is not None for name in WSL_NODES):
+    if name == WSL:
         from nvhook.host import wsl
 
         return wsl.discover(driver_root, dev_root, proc_root, state_directory)
     return None
+
+
+def name_of(driver_root: str, dev_root: str, sys_root: str) -> str:
+    """Return which of core.platforms this machine is, empty if it is none of them."""
+    family = read_text(sys_root.rstrip("/") + "/devices/soc0/family", 64) or ""
+    if family.strip() == "Tegra" or resolve(driver_root, TEGRA_RELEASE) is not None:
+        return TEGRA
+    nodes = [read_node(dev_root.rstrip("/"), name) for name in WSL_NODES]
+    return WSL if any(nodes) else ""
 
 
 def read_library(driver_root: str, path: str) -> Library | None:
