@@ -90,12 +90,15 @@ def find_xorg_modules(driver_root: str, driver_version: str, machine: str) -> tu
     """Return Xorg's modules of this driver version; ``name`` is the path to be in a container."""
     libraries = [path.format(triplet=TRIPLETS[machine]) for path in LIBRARY_DIRECTORIES]
     found = []
-    for module in XORG_MODULES:
+    for module, link in XORG_MODULES:
         name = module.format(version=driver_version)
-        paths = {
-            path: _regular_file(driver_root, path, False) for path in _xorg_paths(libraries, name)
-        }
-        present = [(path, resolved) for path, resolved in paths.items() if resolved is not None]
+        paths = [*_xorg_paths(libraries, name), *_xorg_paths(libraries, link)]
+        places = [(path, _regular_file(driver_root, path, False)) for path in paths]
+        present = [
+            (f"{os.path.dirname(path)}/{name}", resolved)
+            for path, resolved in places
+            if resolved is not None and os.path.basename(resolved) == name
+        ]
         # Where it is itself before where links lead to it: /usr/lib64 may be a link to /usr/lib.
         present.sort(key=lambda place: place[0] != place[1])
         for path, resolved in present[:1]:

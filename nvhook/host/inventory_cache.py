@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILE_NAME = "inventory.json"
 MAX_BYTES = 4 << 20
 # Raise it with every change of the file's content or of what discovery finds.
-SCHEMA = 3
+SCHEMA = 4
 
 GPU_FIELDS = (("index", int), ("uuid", str), ("minor", int), ("pci_bus_id", str), ("model", str))
 LIBRARY_FIELDS = (

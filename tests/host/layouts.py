@@ -62,6 +62,11 @@ def debian(host: Any) -> None:
     host.link(f"/etc/alternatives/nvidia--{SMI}", f"/usr/lib/nvidia/current/{SMI}")
     host.link(f"/usr/bin/{SMI}", f"/etc/alternatives/nvidia--{SMI}")
     host.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    glx = "libglxserver_nvidia.so"
+    host.put(f"/usr/lib/nvidia/current/{glx}.{VERSION}")
+    host.link(f"/usr/lib/nvidia/current/{glx}", f"{glx}.{VERSION}")
+    host.link(f"/etc/alternatives/glx--{glx}", f"/usr/lib/nvidia/current/{glx}")
+    host.link(f"/usr/lib/xorg/modules/extensions/{glx}", f"/etc/alternatives/glx--{glx}")
     host.put(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
 
 
