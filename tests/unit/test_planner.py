@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from nvhook.cli.plan import _why
-from nvhook.core import catalog
+from nvhook.core import catalog, explain
 from nvhook.core.edits import (
     AdditionalGid,
     CgroupRule,
@@ -121,7 +120,7 @@ def test_an_unlisted_library_goes_to_compute_and_utility(capability: str, is_the
     assert ("libnvidia-new.so" in libraries_of(made)) is is_there
     for edit in made.edits:
         if isinstance(edit, Mount) and "libnvidia-new" in edit.container_path:
-            assert _why(edit, GPUS, (capability,)).startswith("unlisted: ")
+            assert explain.why(edit, GPUS, (capability,)).startswith("unlisted: ")
 
 
 def test_links_of_graphics() -> None:
