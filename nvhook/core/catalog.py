@@ -124,7 +124,11 @@ FILE_GROUPS: dict[str, tuple[str, ...]] = {
     "egl": GRAPHICS,
     "optix": GRAPHICS,
     "xorg": GRAPHICS,
+    "named": GRAPHICS,
 }
+# The group of libraries that one of these files names by its path on the host: in a container
+# that keeps libraries elsewhere they are there, too.
+NAMED_LIBRARIES = "named"
 # A GPU's nodes for rendering and for its screens.
 DRM_CAPABILITIES = GRAPHICS
 # What EGL of the driver may use, in a file of the driver's application profiles: see

@@ -318,12 +318,20 @@ def _files(
             # Where the driver looks, whatever the host's own directories link to.
             directory = f"/lib/firmware/nvidia/{inventory.driver_version}"
             yield Mount(file.host_path, f"{directory}/{file.name}")
+        elif file.group == catalog.NAMED_LIBRARIES and _is_kept(file.name, layout):
+            pass  # its library is there already
         elif any(c in catalog.FILE_GROUPS.get(file.group, ()) for c in capabilities):
             yield Mount(file.host_path, file.name)
             link, target = catalog.XORG_LINK
             target = target.replace("{version}", inventory.driver_version)
             if _basename(file.name) == target:
                 yield Symlink(f"{file.name.rpartition('/')[0]}/{link}", target)
+
+
+def _is_kept(path: str, layout: "ContainerLayout") -> bool:
+    """Tell whether a library of the host is at this path in the container anyway."""
+    directory = path.rpartition("/")[0]
+    return not layout.libraries or directory in (layout.libraries, layout.libraries32)
 
 
 def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":

@@ -35,6 +35,12 @@ def _merged_usr(host: Any, *names: str) -> None:
         host.link(f"/{name}", f"usr/{name}")
 
 
+def _icd(directory: str) -> bytes:
+    """Return Vulkan's manifest of the driver."""
+    path = f"{directory}/libGLX_nvidia.so.0"
+    return f'{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{path}"}}}}'.encode()
+
+
 def ubuntu(host: Any) -> None:
     """22.04 and 24.04: packages and NVIDIA's installer, with 32-bit libraries."""
     _merged_usr(host, "bin", "lib")
@@ -77,7 +83,8 @@ def rhel(host: Any) -> None:
     _libraries(host, "/usr/lib", "libc6")
     _cache(host, ("/lib64", "libc6,x86-64"), ("/lib", "libc6"))
     _program(host, f"/usr/bin/{SMI}")
-    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    # A path where most have a bare name: ctk811.
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", _icd("/usr/lib64"))
     host.put("/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
     host.put("/usr/lib64/xorg/modules/drivers/nvidia_drv.so")
     host.put(f"/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.{VERSION}")
@@ -141,7 +148,7 @@ def nixos(host: Any) -> None:
     host.link(f"{store}-drivers-32/lib", f"{store}-lib32/lib")
     _program(host, f"{store}-bin/bin/{SMI}")
     host.link(f"/run/current-system/sw/bin/{SMI}", f"{store}-bin/bin/{SMI}")
-    host.put(f"{store}/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    host.put(f"{store}/share/vulkan/icd.d/nvidia_icd.x86_64.json", _icd(f"{store}/lib"))
     host.link(f"{store}-drivers/share", f"{store}/share")
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA_REQUIRE_*: what real images ask, and what a refusal says; the grammar: test_request_table."""
+"""NVIDIA_REQUIRE_*: real images, and what a refusal says; the grammar: test_request_table."""
 
 import pytest
 from hypothesis import example, given
