@@ -98,6 +98,15 @@ def each_door(request: pytest.FixtureRequest, runc: Engine, driver: Driver) -> E
     return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
 
 
+@pytest.fixture(params=["hook", "hook-v2", "runtime"])
+def started_by(request: pytest.FixtureRequest, place: Path, driver: Driver) -> Engine:
+    """The hook in runc's config.json, on both versions of cgroups, and nvhook-runtime."""
+    if request.param == "hook-v2":
+        return _engine("runc", request.getfixturevalue("pure_v2"), place / "state")
+    runc: Engine = request.getfixturevalue("runc")
+    return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
+
+
 @pytest.fixture
 def handler(runc: Engine, driver: Driver) -> Handler:
     """nvhook-runtime in front of runc, for what does not depend on the runtime."""

@@ -67,11 +67,6 @@ def machine(request, place: Path) -> tuple[str, Machine]:
     return request.param, Machine(directory, request.param)
 
 
-@pytest.fixture(params=["hook", "runtime"])
-def started_by(request, runc, handler):
-    return runc if request.param == "hook" else handler
-
-
 def opened(answers: dict[str, str], machine: Machine, directory: str) -> set[str]:
     names = machine.numbers()
     return {n for n in names if answers[f"open {directory}{flat(n)}"] in ALLOWED}
