@@ -19,6 +19,7 @@ from nvhook.sim.elf_writer import ABIS, shared_library
 from tests.host.conftest import FakeHost
 from tests.host.layouts import LAYOUTS, STORE, WITHOUT_DRIVER
 from tests.runtime.bundle import flat
+from tests.runtime.cdi_specs import generate_and_inject
 from tests.runtime.simulated import Driver
 
 ALLOWED = ("ENODEV", "ENXIO")
@@ -103,6 +104,19 @@ def test_the_loader_finds_cuda_and_files_are_where_the_host_has_them(
     assert "missing" not in output
     assert output.strip().endswith(f"=> {LIBCUDA[name]}")
     assert (bundle.seen_root / "usr/lib").exists()
+
+
+def test_a_cdi_spec_gives_the_same(runc, bundles, machine, place, debian) -> None:
+    name, host = machine
+    bundle = bundles(runc, debian, host)
+    bundle.config.pop("hooks")
+    generate_and_inject(bundle, place, ["all"])
+    words = " ".join(f"open /dev/{node}" for node in NODES[name])
+    bundle.args("/bin/sh", "-c", f"/probe {words}; /sbin/ldconfig -p | sed -n 's/ => / = /p'")
+    answers = runc.start(bundle).answers
+    assert all(answers[f"open /dev/{node}"] in ALLOWED for node in NODES[name])
+    found = {path for question, path in answers.items() if "libcuda.so.1 " in question}
+    assert found == {LIBCUDA[name]}
 
 
 def test_commands_know_the_machine(machine, place: Path) -> None:
