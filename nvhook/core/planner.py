@@ -15,7 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import Gpu, gpus_of
+from nvhook.core.inventory import Gpu
 from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
@@ -52,9 +52,12 @@ def plan_request(
         (
             driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
             *(device_plan(device, inventory) for device in devices),
-            Plan(tuple(_profile(wanted, () if inventory.platform else devices))),
         )
     )
+    if devices and not inventory.platform and any(c in catalog.GRAPHICS for c in wanted):
+        from nvhook.core.graphics import profile  # not loaded for compute
+
+        plan = merge((plan, Plan((profile(devices),))))
     if manages_mig:
         from nvhook.core.mig import with_management
 
@@ -150,12 +153,10 @@ def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
-    for drm in inventory.drm:
-        if drm.pci_bus_id == gpu.pci_bus_id:
-            edits += device_edits(drm.node)
-            if drm.by_path:
-                target = "../" + _basename(drm.node.name)
-                edits.append(Symlink(f"/dev/dri/by-path/{drm.by_path}", target))
+    if inventory.drm:
+        from nvhook.core.graphics import drm_edits
+
+        edits += drm_edits(gpu, inventory)
     return Plan(tuple(edits))
 
 
@@ -284,22 +285,6 @@ def _compat_libraries(
 
     wanted = compat.is_wanted(layout.compat, inventory.driver_version, inventory.cuda_version)
     return layout.compat.libraries if wanted else ()
-
-
-def _profile(capabilities: tuple[str, ...], devices: "tuple[Device, ...]") -> "Iterable[Edit]":
-    """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
-
-    Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.
-    """
-    if not devices or not any(c in catalog.GRAPHICS for c in capabilities):
-        return
-    mask = sum(1 << gpu.minor for gpu in gpus_of(devices) if gpu.minor < 64)
-    setting = f'"settings": ["EGLVisibleDGPUDevices", {mask:#x}]'
-    yield TextFile(
-        catalog.PROFILE_FILE,
-        f'{{"profiles": [{{"name": "nvhook", {setting}}}],\n'
-        ' "rules": [{"pattern": [], "profile": "nvhook"}]}\n',
-    )
 
 
 def _files(

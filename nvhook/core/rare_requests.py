@@ -13,9 +13,14 @@ from nvhook.core.request import (
     DISABLE_REQUIRE,
     IMEX_CHANNELS,
     MIG_MANAGEMENT,
+    SWARM_PREFIX,
     SWITCHES,
+    VISIBLE_DEVICES,
+    has_lists,
     is_believed,
+    is_legacy_image,
     items,
+    parse_devices,
 )
 from nvhook.errors import RequestError
 
@@ -174,3 +179,15 @@ def mounts_named(source: str, settings: "Settings") -> RequestError:
         f"{source} names {DEVICE_MOUNTS}, which is not a device but a list of mounts",
         "set accept-volume-mounts = true in nvhook's configuration",
     )
+
+
+def may_ask(container: "Container") -> bool:
+    """Tell whether some configuration could make this a GPU container."""
+    env = container.env
+    if any(name.startswith(SWARM_PREFIX) for name in env):
+        return True
+    if has_lists(container):
+        return True
+    if VISIBLE_DEVICES in env:
+        return parse_devices(env[VISIBLE_DEVICES]) is not None
+    return is_legacy_image(env)

@@ -139,7 +139,7 @@ def from_container(
     warnings = [] if warnings is None else warnings
     asked, source = None, ""
     mounted: list[str] = []
-    is_rare = _has_lists(container) or not _RARE.isdisjoint(container.env)
+    is_rare = has_lists(container) or not _RARE.isdisjoint(container.env)
     if is_rare:
         from nvhook.core import rare_requests  # most containers ask with variables, and for GPUs
 
@@ -169,19 +169,7 @@ def from_container(
     return rare_requests.with_the_rest(request, container, mounted, settings, warnings)
 
 
-def may_ask(container: "Container") -> bool:
-    """Tell whether some configuration could make this a GPU container."""
-    env = container.env
-    if any(name.startswith(SWARM_PREFIX) for name in env):
-        return True
-    if _has_lists(container):
-        return True
-    if VISIBLE_DEVICES in env:
-        return parse_devices(env[VISIBLE_DEVICES]) is not None
-    return _is_legacy_image(env)
-
-
-def _has_lists(container: "Container") -> bool:
+def has_lists(container: "Container") -> bool:
     """Tell whether annotations or mounts may name devices."""
     return any(key.startswith(CDI_ANNOTATIONS) for key in container.annotations) or any(
         DEVICE_MOUNTS in destination for _, destination in container.mounts
@@ -285,19 +273,19 @@ def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[s
         names = [VISIBLE_DEVICES]
     if not names:
         # Images older than NVIDIA_REQUIRE_CUDA mean all GPUs without saying so.
-        return (["all"], "CUDA_VERSION") if _is_legacy_image(env) else (None, "")
+        return (["all"], "CUDA_VERSION") if is_legacy_image(env) else (None, "")
     source = "+".join(names)
     asked = [item for name in names for item in items(env[name], name)]
     return (asked if asked and "void" not in asked else None), source
 
 
-def _is_legacy_image(env: dict[str, str]) -> bool:
+def is_legacy_image(env: dict[str, str]) -> bool:
     return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
 
 
 def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
     supported = settings.supported_driver_capabilities
-    if DRIVER_CAPABILITIES not in env and _is_legacy_image(env):
+    if DRIVER_CAPABILITIES not in env and is_legacy_image(env):
         return tuple(sorted(supported))
     return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
 
@@ -310,7 +298,7 @@ def _requirements(env: dict[str, str], settings: "Settings") -> tuple[tuple[str,
         for name, value in env.items()
         if name.startswith(REQUIRE) and not name.startswith(JETPACK) and value.strip()
     ]
-    if _is_legacy_image(env):
+    if is_legacy_image(env):
         from nvhook.core.rare_requests import legacy_requirement
 
         found.append(("CUDA_VERSION", legacy_requirement(env["CUDA_VERSION"])))
