@@ -160,6 +160,11 @@ class FakeHost:
 @pytest.fixture
 def fake_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let discovery take the texts of FakeHost.fake_node for device nodes."""
+    take_fake_nodes(monkeypatch)
+
+
+def take_fake_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let discovery take the texts of FakeHost.fake_node for device nodes."""
 
     def read(directory: str, name: str) -> HostNode | None:
         path = Path(directory, name)

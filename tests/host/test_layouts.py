@@ -28,39 +28,40 @@ from nvhook.core.planner import plan_request
 from nvhook.core.selection import select
 from nvhook.errors import assert_never
 from nvhook.host import discovery, inventory_cache, mig, nvml
+from tests.host.conftest import take_fake_nodes
 from tests.host.layouts import LAYOUTS, VERSION, WITHOUT_DRIVER
 
 GOLDEN = Path(__file__).parents[1] / "data" / "layouts"
 GPU = "0000:04:00.0"
+NVML = {
+    "print_mig_devices": [
+        f"{GPU} {gi} {ci} {index} MIG-00000000-0000-4000-8000-00000000000{index} NVIDIA MIG 1g.10gb"
+        for index, (gi, ci) in enumerate([(5, 0), (1, 0), (1, 1)])
+    ]
+}
 NODES = {"nvidiactl": (195, 255), "nvidia0": (195, 0), "nvidia-uvm": (511, 0)}
 
 
-@pytest.fixture
-def discover(host, monkeypatch, fake_nodes):
+def discover(host, name: str, monkeypatch) -> Inventory:
     """Discover as this machine does, with a driver, nodes and a GPU where the layout has none."""
-
-    def run(name: str, every_csv: bool = False) -> Inventory:
-        machine, lay_out = LAYOUTS[name]
-        system = os.uname_result(("Linux", "host", "6.1.0", "#1", machine))
-        monkeypatch.setattr(discovery.os, "uname", lambda: system)
-        monkeypatch.setattr(nvml, "_ask", lambda *question: [])
-        if name not in WITHOUT_DRIVER:
-            host.driver(VERSION)
-            host.gpu(GPU, 0)
-            for node, numbers in NODES.items():
-                host.fake_node(node, *numbers)
-        lay_out(host)
-        found = inventory_cache.load(*host.roots, str(host.state), every_csv)
-        return mig.add_to(found, str(host.dev), str(host.state)) if name == "mig" else found
-
-    return run
+    machine, lay_out = LAYOUTS[name]
+    system = os.uname_result(("Linux", "host", "6.1.0", "#1", machine))
+    monkeypatch.setattr(discovery.os, "uname", lambda: system)
+    monkeypatch.setattr(nvml, "_ask", lambda question, *_: NVML.get(question, []))
+    take_fake_nodes(monkeypatch)
+    if name not in WITHOUT_DRIVER:
+        host.driver(VERSION)
+        host.gpu(GPU, 0)
+        for node, numbers in NODES.items():
+            host.fake_node(node, *numbers)
+    lay_out(host)
+    found = inventory_cache.load(*host.roots, str(host.state))
+    return mig.add_to(found, str(host.dev), str(host.state)) if name == "mig" else found
 
 
 def lines(found: Inventory, capabilities, layout: ContainerLayout, host) -> list[str]:
     """Return a line for each edit, without the fake host's directory."""
-    asked = ("all",)
-    if found.mig_devices:
-        asked = (f"MIG-{found.gpus[0].uuid}/1/1",)
+    asked = ("0:2",) if found.mig_devices else ("all",)
     plan = plan_request(capabilities, select(asked, found), found, layout)
     text = []
     for edit in plan.edits:
@@ -93,8 +94,8 @@ def lines(found: Inventory, capabilities, layout: ContainerLayout, host) -> list
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_a_container_gets(host, discover, name: str) -> None:
-    found = discover(name)
+def test_what_a_container_gets(host, name: str, monkeypatch) -> None:
+    found = discover(host, name, monkeypatch)
     debian = container_layout(LAYOUTS[name][0], debian=True, has_lib32=False)
     parts = {
         "compute,utility": lines(found, DEFAULT_CAPABILITIES, debian, host),
