@@ -6,8 +6,8 @@ beside or in place of the patched one, and then the GPU is lost.
 
 from nvhook import detach
 from nvhook.errors import ContainerError, NvhookError
-from nvhook.journal import RULES, forget, names
-from nvhook.live_container import LiveContainer, is_running, process_of, rules_of
+from nvhook.journal import RULES, forget, names, rules_of
+from nvhook.live_container import LiveContainer, is_running, process_of
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -58,5 +58,5 @@ def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
         for step in container.journal.steps:
             if step.kind == RULES:
                 where = step.path, step.numbers[0]
-                done += container.access.grant_again(rules_of(step), *where)
+                done += container.access.grant_again(rules_of(step.new), *where)
         return tuple(done)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--gpus",
     metavar="LIST",
     required=True,
-    help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-...",
+    help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-..., 0:1, MIG-...",
 )
 @click.option(
     "--capabilities",
@@ -71,7 +71,7 @@ def command(
         done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in done.gpus) or "none",
+        gpus=",".join(map(attach.name_of, done.devices)) or "none",
         capabilities=",".join(wanted),
         source="inject",
         edits=len(done.steps),
@@ -86,12 +86,11 @@ def command(
 
 def _document(chosen: Chosen, done: "Attached") -> dict[str, object]:
     """Return the object that nvhook inject --json prints."""
+    from nvhook.cli import output
+
     return {
         "pid": chosen.pid,
-        "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
-            for gpu in done.gpus
-        ],
+        "gpus": [output.device_document(device) for device in done.devices],
         "changed": bool(done.steps),
         "recovered": done.recovered,
         "steps": steps_document(done.steps),
@@ -130,7 +129,8 @@ def _print(chosen: Chosen, done: "Attached") -> None:
 
     if done.recovered:
         click.echo(done.recovered)
-    named = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in done.gpus) or "none"
+    documents = map(output.device_document, done.devices)
+    named = ", ".join(f"{each['index']} ({each['uuid']})" for each in documents) or "none"
     if done.steps:
         table = output.table("step", "what", "GPU")
         for step in done.steps:

@@ -98,28 +98,15 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
         _print(planned.request, planned.devices, planned.plan)
 
 
-def _device(device: "Device") -> dict[str, object]:
-    if isinstance(device, MigDevice):
-        own: dict[str, object] = {"kind": "mig", "index": device.name}
-        gpu = device.gpu
-    else:
-        own = {"kind": "gpu", "index": device.index}
-        gpu = device
-    return {
-        **own,
-        "uuid": device.uuid,
-        "minor": gpu.minor,
-        "pci_bus_id": gpu.pci_bus_id,
-    }
-
-
 def document(
     asked: "Request | None", devices: "tuple[Device, ...]", plan: Plan
 ) -> dict[str, object]:
     """Return the object that nvhook plan --json prints."""
+    from nvhook.cli import output
+
     return {
         "gpu_container": asked is not None,
-        "devices": [_device(device) for device in devices],
+        "devices": [output.device_document(device) for device in devices],
         "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
         "requirements": [
             {"variable": variable, "text": text}
@@ -151,7 +138,7 @@ def _print(asked: "Request", devices: "tuple[Device, ...]", plan: Plan) -> None:
     for edit in plan.edits:
         why = _why(edit, devices, asked.driver_capabilities)
         edits.add_row(edit.kind, escape(_describe(edit)), escape(why))
-    names = [(str(_device(device)["index"]), device.uuid) for device in devices]
+    names = [(str(output.device_document(device)["index"]), device.uuid) for device in devices]
     output.print_tables(
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
         f"GPUs {', '.join(f'{index} ({uuid})' for index, uuid in names) or 'none'}",

@@ -143,14 +143,17 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def live(each_engine: Engine, bundles: Make) -> Iterator[Callable[..., Live]]:
+def live(each_engine: Engine, bundles: Make, driver: Driver) -> Iterator[Callable[..., Live]]:
     """Start containers that go on and have no hook; they are ended afterwards."""
     started: list[Live] = []
 
     def start(
-        readonly: bool = False, user: str = "", change: Callable[[Bundle], None] | None = None
+        readonly: bool = False,
+        user: str = "",
+        change: Callable[[Bundle], None] | None = None,
+        host: Driver = driver,
     ) -> Live:
-        bundle = bundles(each_engine)
+        bundle = bundles(each_engine, host=host)
         del bundle.config["hooks"]
         bundle.config["root"]["readonly"] = readonly
         if change is not None:
