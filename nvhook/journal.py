@@ -6,13 +6,13 @@ file in one rename. A file that ends in "work" after its process has gone says w
 complete. It is named by mount namespace, process and start time: none of them alone is unique.
 """
 
-import fcntl
 import json  # noqa: TID253 - no hot door; and inside a container nothing may be imported
 import os
 import re
 import signal
 from base64 import b64decode, b64encode
 
+from nvhook import lock
 from nvhook.core.ownership import is_shared
 from nvhook.errors import FormatError, HostError
 from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
@@ -94,7 +94,7 @@ class Journal:
         self._file = -1
         try:
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
-            self._lock = _lock(f"{self.path}.lock")
+            self._lock = lock.take(f"{self.path}.lock")
         except OSError as error:
             raise HostError(
                 f"can't keep a journal at {self.path}: {error.strerror}", "run nvhook as root"
@@ -258,18 +258,6 @@ def _unlink(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass
-
-
-def _lock(path: str) -> int:
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            if os.stat(path).st_ino == os.fstat(fd).st_ino:
-                return fd
-        except FileNotFoundError:
-            pass
-        os.close(fd)  # who had it before has removed it
 
 
 def _line(row: object) -> bytes:

@@ -3,6 +3,7 @@
 import click
 
 from nvhook.cli.container import Chosen, container_options
+from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import ContainerError, one_line
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 @container_options
 @click.option("--gpus", metavar="LIST", help="As for inject; by default all that it has.")
 @click.option("--force", is_flag=True, help="Also in the host's own namespaces.")
+@timeout_option
 @json_option
 @config_option
 def command(
@@ -26,6 +28,7 @@ def command(
     containerd: str | None,
     gpus: str | None,
     force: bool,
+    timeout: float,
     as_json: bool,
 ) -> None:
     """Take a GPU from a running container.
@@ -48,6 +51,8 @@ def command(
     chosen = Chosen(pid, docker, podman, containerd)
     settings = load_config()
     selected = _select(gpus, settings)
+    what = f"eject for process {chosen.pid}"
+    go_on_in_child(what, timeout, lambda: recover(chosen.pid, force, settings))
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
         done = detach.eject(container, selected, settings)
     log = Log(settings.log_path, settings.log_level)

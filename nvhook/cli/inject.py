@@ -3,6 +3,7 @@
 import click
 
 from nvhook.cli.container import Chosen, container_options
+from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import one_line
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     help="As NVIDIA_DRIVER_CAPABILITIES, by default compute,utility.",
 )
 @click.option("--force", is_flag=True, help="Also in the host's own namespaces.")
+@timeout_option
 @json_option
 @config_option
 def command(
@@ -40,6 +42,7 @@ def command(
     gpus: str,
     capabilities: str,
     force: bool,
+    timeout: float,
     as_json: bool,
 ) -> None:
     """Give a running container a GPU.
@@ -67,6 +70,8 @@ def command(
     wanted = parse_capabilities(capabilities, settings.supported_driver_capabilities)
     log = Log(settings.log_path, settings.log_level)
     log.bind(pid=chosen.pid)
+    what = f"inject for process {chosen.pid}"
+    go_on_in_child(what, timeout, lambda: recover(chosen.pid, force, settings))
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
         done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
     log.info(
