@@ -1,19 +1,19 @@
 """Commands for a container that end, whatever it does: in a child, which is given up if need be."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable
 
 import click
 
+from nvhook.cli.options import load_config
 from nvhook.errors import ContainerError
 from nvhook.kernel import child as children
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
-
-    from nvhook.config import Config
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +41,7 @@ def go_on_in_child(what: str, seconds: float, undo: Callable[[], bytes]) -> None
 
     Raises: ContainerError in the caller, if the child does not end in time.
     """
+    gc.freeze()  # else the collector writes to each object, and the kernel copies it for the child
     # Who reads a pipe of ours would wait for a child, too, that can't be ended.
     kept = {fd: os.memfd_create("output") for fd in (1, 2) if not os.isatty(fd)}
     child = children.fork()
@@ -64,7 +65,7 @@ def go_on_in_child(what: str, seconds: float, undo: Callable[[], bytes]) -> None
     )
 
 
-def recover(pid: int, force: bool, settings: "Config") -> bytes:
+def recover(pid: int, force: bool) -> bytes:
     """Undo what an inject into a container has left, or complete an eject; say which.
 
     Raises: NvhookError.
@@ -72,6 +73,7 @@ def recover(pid: int, force: bool, settings: "Config") -> bytes:
     from nvhook import detach
     from nvhook.live_container import LiveContainer
 
+    settings = load_config()
     with LiveContainer(pid, settings.state_directory, force) as container:
         return detach.recover(container, settings).encode()
 
@@ -90,4 +92,4 @@ def _end_like(child: int) -> None:
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    raise SystemExit(status)
+    os._exit(status)  # it has nothing to clean up, and the interpreter takes its time for that

@@ -44,15 +44,16 @@ def command(
       nvhook eject --docker web --gpus 1
       nvhook eject --podman web --gpus GPU-8a1f... --json
     """
+    which = pid, docker, podman, containerd
+    # First of all: what is imported before has to be copied, page by page, for the child.
+    go_on_in_child("eject", timeout, lambda: recover(Chosen(*which).pid, force))
     from nvhook import detach
     from nvhook.live_container import LiveContainer
     from nvhook.log import Log
 
-    chosen = Chosen(pid, docker, podman, containerd)
+    chosen = Chosen(*which)
     settings = load_config()
     selected = _select(gpus, settings)
-    what = f"eject for process {chosen.pid}"
-    go_on_in_child(what, timeout, lambda: recover(chosen.pid, force, settings))
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
         done = detach.eject(container, selected, settings)
     log = Log(settings.log_path, settings.log_level)

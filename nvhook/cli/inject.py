@@ -56,13 +56,16 @@ def command(
       nvhook inject --docker web --gpus 1,2 --capabilities compute,utility,video
       nvhook inject --containerd k8s.io/1f2e3d --gpus GPU-8a1f... --json
     """
+    which = pid, docker, podman, containerd
+    # First of all: what is imported before has to be copied, page by page, for the child.
+    go_on_in_child("inject", timeout, lambda: recover(Chosen(*which).pid, force))
     from nvhook import attach
     from nvhook.core.request import Request, parse_capabilities, parse_devices
     from nvhook.errors import RequestError
     from nvhook.live_container import LiveContainer
     from nvhook.log import Log
 
-    chosen = Chosen(pid, docker, podman, containerd)
+    chosen = Chosen(*which)
     settings = load_config()
     asked = parse_devices(gpus, "--gpus")
     if asked is None:
@@ -70,8 +73,6 @@ def command(
     wanted = parse_capabilities(capabilities, settings.supported_driver_capabilities)
     log = Log(settings.log_path, settings.log_level)
     log.bind(pid=chosen.pid)
-    what = f"inject for process {chosen.pid}"
-    go_on_in_child(what, timeout, lambda: recover(chosen.pid, force, settings))
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
         done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
     log.info(
