@@ -178,8 +178,9 @@ def host_unchanged(driver: Driver, hybrid: View, pure_v1: View, pure_v2: View) -
     before = _traces(views, driver)
     yield
     after = _traces(views, driver)
-    # Mounts below /tmp that others make on this machine may go at any time; our own go before this.
-    lost = [line for line in before - after if f" {tempfile.gettempdir()}/" not in line]
+    # Mounts that others make on this machine may go at any time; our own go before this.
+    places = f" {tempfile.gettempdir()}/", " /dev/shm/"
+    lost = [line for line in before - after if not any(place in line for place in places)]
     assert (sorted(after - before), sorted(lost)) == ([], []), "(left behind, lost)"
 
 
