@@ -101,11 +101,12 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
     try:
         access = DeviceAccess(process, process, table)
         try:
+            openable = access.openable([("c", major, gpu.minor) for gpu in inventory.gpus])
             held = [
                 Held(
                     gpu,
                     node=_has_node(rootfs, major, gpu.minor),
-                    access=access.allows(("c", major, gpu.minor, "rw")),
+                    access=("c", major, gpu.minor) in openable,
                 )
                 for gpu in inventory.gpus
             ]

@@ -17,7 +17,6 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import MigDevice
 from nvhook.core.platforms import CSV_DIRECTORY, TEGRA
 from nvhook.errors import assert_never
 from nvhook.record import Record
@@ -107,21 +106,6 @@ def _missed(planned: "Outcome", config: "Config") -> "tuple[explain.Absent, ...]
     return explain.absent(asked.driver_capabilities, host, pipeline.machine(), config.dev_root)
 
 
-def _device(device: "Device") -> dict[str, object]:
-    if isinstance(device, MigDevice):
-        own: dict[str, object] = {"kind": "mig", "index": device.name}
-        gpu = device.gpu
-    else:
-        own = {"kind": "gpu", "index": device.index}
-        gpu = device
-    return {
-        **own,
-        "uuid": device.uuid,
-        "minor": gpu.minor,
-        "pci_bus_id": gpu.pci_bus_id,
-    }
-
-
 def document(
     asked: "Request | None",
     devices: "tuple[Device, ...]",
@@ -129,10 +113,12 @@ def document(
     missed: "tuple[explain.Absent, ...]",
 ) -> dict[str, object]:
     """Return the object that nvhook plan --json prints."""
+    from nvhook.cli import output
+
     capabilities = () if asked is None else asked.driver_capabilities
     return {
         "gpu_container": asked is not None,
-        "devices": [_device(device) for device in devices],
+        "devices": [output.device_document(device) for device in devices],
         "driver_capabilities": [] if asked is None else sorted(asked.driver_capabilities),
         "requirements": [
             {"variable": variable, "text": text}
@@ -174,7 +160,7 @@ def _print(
     for edit in plan.edits:
         why = explain.why(edit, devices, asked.driver_capabilities)
         edits.add_row(edit.kind, escape(_describe(edit)), escape(why))
-    names = [(str(_device(device)["index"]), device.uuid) for device in devices]
+    names = [(str(output.device_document(device)["index"]), device.uuid) for device in devices]
     output.print_tables(
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
         f"GPUs {', '.join(f'{index} ({uuid})' for index, uuid in names) or 'none'}",

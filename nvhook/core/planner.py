@@ -136,11 +136,9 @@ def device_plan(device: "Device", inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one device."""
     if isinstance(device, Gpu):
         return gpu_plan(device, inventory)
-    from nvhook.core.mig import does_graphics, mig_plan
+    from nvhook.core.mig import mig_plan, parent_plan
 
-    # The nodes for rendering are its whole GPU's.
-    parent = inventory if does_graphics(device) else inventory.replace(drm=())
-    return merge((gpu_plan(device.gpu, parent), mig_plan(device, inventory)))
+    return merge((parent_plan(device, inventory), mig_plan(device, inventory)))
 
 
 def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:

@@ -92,10 +92,13 @@ def check_whole(devices: "Iterable[Device]", inventory: "Inventory") -> None:
         )
 
 
-def not_while_running(inventory: "Inventory") -> UnsupportedError:
-    """Return why a container that runs can't be given GPUs."""
-    return UnsupportedError(
-        f"GPUs of {NAMES[inventory.platform]} can't be given to a running container yet",
+def refuse_running(inventory: "Inventory") -> None:
+    """Refuse to change a container that runs on such a machine.
+
+    Raises: UnsupportedError.
+    """
+    raise UnsupportedError(
+        f"GPUs of {NAMES[inventory.platform]} can't be given to a running container yet, nor taken",
         "start the container with them: NVIDIA_VISIBLE_DEVICES=all",
     )
 

@@ -3,13 +3,12 @@
 Source: nvidia-container-stack reference, section 1.2 (accepted forms) and appendix G.
 """
 
-from nvhook.core.inventory import MigDevice
-from nvhook.errors import FormatError, HostError, RequestError, UnsupportedError
+from nvhook.errors import FormatError, HostError, RequestError
 from nvhook.formats.proc_driver import parse_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.core.inventory import Device, Gpu, Inventory
+    from nvhook.core.inventory import Device, Gpu, Inventory, MigDevice
 
 ALL = ("all",)
 
@@ -96,27 +95,6 @@ def _find(name: str, inventory: "Inventory") -> "Device":
     if matches:
         return matches[0]
     raise _unknown(name, f"{_describe(gpus)}; nvhook list shows them")
-
-
-def select_gpus(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
-    """Return the requested GPUs for what can't do with MIG devices: a container that runs.
-
-    Raises: as select; UnsupportedError for a MIG device, and on a machine of core.platforms.
-    """
-    if inventory.platform:
-        from nvhook.core.platforms import not_while_running
-
-        raise not_while_running(inventory)
-    gpus = []
-    for device in select(devices, inventory):
-        if isinstance(device, MigDevice):
-            name = f"{device.gpu.index}:{device.index}"
-            raise UnsupportedError(
-                f"MIG device {name} can't be given to a running container yet",
-                "start the container with it: NVIDIA_VISIBLE_DEVICES",
-            )
-        gpus.append(device)
-    return tuple(gpus)
 
 
 def _find_mig(name: str, inventory: "Inventory") -> "MigDevice":

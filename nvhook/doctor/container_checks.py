@@ -9,7 +9,7 @@ from nvhook.core.inventory import MigDevice
 from nvhook.core.mig import node_names
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
 from nvhook.errors import NvhookError
-from nvhook.kernel import device_verdict
+from nvhook.kernel import device_verdict, trial_open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def opening(running: "Running", outcome: "Outcome") -> Check:
                 os.close(fds.pop())
         if not usable:
             return not_checked(name, "no node is as it should be: see container-nodes")
-        answers = device_verdict.try_open(running.process, running.cgroup, fds)
+        answers = trial_open.try_open(running.process, running.cgroup, fds)
     except (NvhookError, OSError) as error:
         return not_checked(name, str(error))
     finally:

@@ -6,8 +6,8 @@ from nvhook.core import requirements
 from nvhook.core.edits import DeviceNode, EnvVar, Mount
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import plan_request
-from nvhook.core.platforms import l4t_cuda, l4t_release
-from nvhook.core.selection import having, select, select_gpus
+from nvhook.core.platforms import l4t_cuda, l4t_release, refuse_running
+from nvhook.core.selection import having, select
 from nvhook.errors import HostError, RequestError, UnsupportedError
 from nvhook.host import inventory_cache, nvml, platforms
 from tests.host.layouts import LAYOUTS, STORE
@@ -83,7 +83,7 @@ def test_a_container_with_a_node_has_the_gpus_and_a_running_one_gets_none(machin
     assert having(frozenset({(node.major, node.minor)}), found) == found.gpus
     assert having(frozenset({(1, 3)}), found) == ()
     with pytest.raises(UnsupportedError, match="can't be given to a running container yet"):
-        select_gpus(("all",), found)
+        refuse_running(found)
 
 
 def test_wsl_gives_all_gpus_or_none(machine) -> None:

@@ -152,14 +152,17 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def live(each_engine: Engine, bundles: Make) -> Iterator[Callable[..., Live]]:
+def live(each_engine: Engine, bundles: Make, driver: Driver) -> Iterator[Callable[..., Live]]:
     """Start containers that go on and have no hook; they are ended afterwards."""
     started: list[Live] = []
 
     def start(
-        readonly: bool = False, user: str = "", change: Callable[[Bundle], None] | None = None
+        readonly: bool = False,
+        user: str = "",
+        change: Callable[[Bundle], None] | None = None,
+        host: Driver = driver,
     ) -> Live:
-        bundle = bundles(each_engine)
+        bundle = bundles(each_engine, host=host)
         del bundle.config["hooks"]
         bundle.config["root"]["readonly"] = readonly
         if change is not None:
@@ -184,8 +187,9 @@ def host_unchanged(driver: Driver, hybrid: View, pure_v1: View, pure_v2: View) -
     before = _traces(views, driver)
     yield
     after = _traces(views, driver)
-    # Mounts below /tmp that others make on this machine may go at any time; our own go before this.
-    lost = [line for line in before - after if f" {tempfile.gettempdir()}/" not in line]
+    # Mounts that others make on this machine may go at any time; our own go before this.
+    places = f" {tempfile.gettempdir()}/", " /dev/shm/"
+    lost = [line for line in before - after if not any(place in line for place in places)]
     assert (sorted(after - before), sorted(lost)) == ([], []), "(left behind, lost)"
 
 

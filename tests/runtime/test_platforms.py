@@ -20,6 +20,7 @@ from tests.host.conftest import FakeHost
 from tests.host.layouts import LAYOUTS, STORE, WITHOUT_DRIVER
 from tests.runtime.bundle import flat
 from tests.runtime.cdi_specs import generate_and_inject
+from tests.runtime.live import Live
 from tests.runtime.simulated import Driver
 
 ALLOWED = ("ENODEV", "ENXIO")
@@ -143,3 +144,15 @@ def test_commands_know_the_machine(machine, place: Path) -> None:
     assert nodes == {f"/dev/{node}" for node in NODES[name]}
     assert "valid" in nvhook("cdi", "validate", str(spec), "--json")
     assert "containers can't be told" in nvhook("list", "--containers")
+
+
+@pytest.mark.parametrize("command", ["inject", "eject"])
+def test_a_running_container_stays_as_it_is(runc, bundles, machine, command) -> None:
+    _, host = machine
+    container = Live(runc, bundles(runc, host=host))
+    try:
+        done = container.nvhook(command, "--gpus", "all")
+    finally:
+        container.delete()
+    assert done.returncode == 1
+    assert "can't be given to a running container yet, nor taken" in done.stderr
