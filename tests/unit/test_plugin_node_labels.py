@@ -119,6 +119,11 @@ def test_without_nvml_what_the_names_tell() -> None:
             {"product": TWO, "count": "2", "replicas": "1"},
         ),
         (
+            Settings("mixed", sharing=shared(4)),
+            host(G0, G1, mig_devices=(mig(G0, 0),)),
+            {"product": f"{TWO}-SHARED", "count": "2", "replicas": "4"},
+        ),
+        (
             Settings("mixed"),
             host(G1, mig_devices=PARTS),
             {"product": TWO, "count": "1", "replicas": "0"},
