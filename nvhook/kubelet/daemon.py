@@ -70,6 +70,7 @@ class Daemon:
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
         self._findings: tuple[str, ...] = ()
+        self._in_mig_mode: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
@@ -119,7 +120,8 @@ class Daemon:
             except asyncio.TimeoutError:
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
-                if now == seen and time.monotonic() - self._scanned < RESCAN:
+                same = now == seen and self._monitor.in_mig_mode == self._in_mig_mode
+                if same and time.monotonic() - self._scanned < RESCAN:
                     continue
                 seen = now
             self._scan_wanted.clear()
@@ -177,7 +179,8 @@ class Daemon:
                 self._monitor.expect(None, (), self._config.sys_root)
                 raise
             try:
-                built = resources.build(settings, host.inventory, host.numa)
+                self._in_mig_mode = self._monitor.in_mig_mode
+                built = resources.build(settings, host.inventory, host.numa, self._in_mig_mode)
             except NvhookError:
                 await self._serving.apply(())
                 raise
@@ -187,7 +190,7 @@ class Daemon:
             await self._serving.apply(built)
         self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
         self._note("host", None)
-        found = resources.findings(settings, host.inventory)
+        found = resources.findings(settings, host.inventory, self._in_mig_mode)
         for finding in found:
             if finding not in self._findings:
                 LOG.warning(finding)
