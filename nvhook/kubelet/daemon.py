@@ -21,6 +21,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
+from nvhook.kubelet.waiting import wait_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -110,9 +111,7 @@ class Daemon:
         """Scan again when something may have changed, and from time to time."""
         seen = await asyncio.to_thread(fingerprint, self._config)
         while True:
-            try:
-                await asyncio.wait_for(self._scan_wanted.wait(), TICK)
-            except asyncio.TimeoutError:
+            if not await wait_until(self._scan_wanted, TICK):
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
                 if now == seen and time.monotonic() - self._scanned < RESCAN:
