@@ -70,6 +70,7 @@ class Daemon:
         self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
+        self._findings: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
@@ -185,6 +186,11 @@ class Daemon:
             await self._serving.apply(built)
         self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
         self._note("host", None)
+        found = resources.findings(settings, host.inventory)
+        for finding in found:
+            if finding not in self._findings:
+                LOG.warning(finding)
+        self._findings = found
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
         """Write CDI specs where they are in use; return what is wrong with them."""
