@@ -56,7 +56,7 @@ class Server:
         self.serving = self.run(self._make(str(kubelet.socket), answers))
 
     async def _make(self, socket: str, answers: Answers) -> Serving:
-        return Serving(socket, answers, Metrics())
+        return Serving(socket, answers, Metrics(), lambda: None)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
