@@ -10,9 +10,11 @@
 int nvh_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve);
 int nvh_setfsids(uint32_t uid, uint32_t gid);
 int nvh_setns(int fd, int nstype);
+int nvh_unshare(int namespaces);
 int nvh_pidfd_open(int pid);
 int64_t nvh_mount_id(int fd);
 int64_t nvh_filesystem_magic(int fd);
+int nvh_inotify(const char *path, uint32_t mask);
 
 /* Mounts. */
 int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation);

@@ -48,6 +48,11 @@ def driver(
     return parse_driver(_ask("print_driver", library, timeout))
 
 
+def facts(library: str, timeout: float = TIMEOUT) -> list[str]:
+    """Return the lines that nvml_facts reads; arguments and failures as with uuids_by_bus_id."""
+    return _ask("print_facts", library, timeout)
+
+
 def _ask(question: str, library: str, timeout: float) -> list[str]:
     """Return the lines that one of the functions below prints in a child process."""
     import contextlib
@@ -148,14 +153,14 @@ def parse_driver(
 
 def print_driver(library: str) -> None:
     """Print the driver's version, its CUDA version and its GPUs: what the child runs."""
-    nvml = _started(library)
-    print("driver", _text(nvml.nvmlSystemGetDriverVersion()), flush=True)
+    nvml = started(library)
+    print("driver", text(nvml.nvmlSystemGetDriverVersion()), flush=True)
     print("cuda", nvml.nvmlSystemGetCudaDriverVersion_v2(), flush=True)
     for handle, bus_id in _handles(nvml):
         try:
             uuid, model = (
-                _text(nvml.nvmlDeviceGetUUID(handle)),
-                _text(nvml.nvmlDeviceGetName(handle)),
+                text(nvml.nvmlDeviceGetUUID(handle)),
+                text(nvml.nvmlDeviceGetName(handle)),
             )
         except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
@@ -164,10 +169,10 @@ def print_driver(library: str) -> None:
 
 def print_uuids(library: str) -> None:
     """Print ``bus-id uuid`` for each GPU: what the child runs."""
-    nvml = _started(library)
+    nvml = started(library)
     for handle, bus_id in _handles(nvml):
         try:
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuid = text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
         print(bus_id, uuid, flush=True)
@@ -175,7 +180,7 @@ def print_uuids(library: str) -> None:
 
 def print_mig_devices(library: str) -> None:
     """Print ``bus-id gi ci index uuid name`` for each MIG device: what the child runs."""
-    nvml = _started(library)
+    nvml = started(library)
     for gpu, bus_id in _handles(nvml):
         try:
             count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
@@ -186,14 +191,26 @@ def print_mig_devices(library: str) -> None:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
                 gi = nvml.nvmlDeviceGetGpuInstanceId(handle)
                 ci = nvml.nvmlDeviceGetComputeInstanceId(handle)
-                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-                name = _text(nvml.nvmlDeviceGetName(handle))
+                uuid = text(nvml.nvmlDeviceGetUUID(handle))
+                name = text(nvml.nvmlDeviceGetName(handle))
             except nvml.NVMLError:
                 continue  # no device has this index
             print(bus_id, gi, ci, index, uuid, name, flush=True)
 
 
-def _started(library: str) -> "ModuleType":
+def print_facts(library: str) -> None:
+    """Print what nvml_facts wants to know: what the child runs."""
+    from nvhook.host import nvml_facts
+
+    nvml = started(library)
+    nvml_facts.tell(nvml, _handles(nvml))
+
+
+def started(library: str) -> "ModuleType":
+    """Return pynvml, initialised with this library: only ever in a child process.
+
+    Raises: OSError for a library that can't be loaded, pynvml.NVMLError.
+    """
     import ctypes
 
     import pynvml
@@ -209,11 +226,12 @@ def _handles(nvml: "ModuleType") -> "Iterator[tuple[object, str]]":
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            bus_id = text(nvml.nvmlDeviceGetPciInfo(handle).busId)
         except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
         yield handle, bus_id
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """Return what a pynvml of any version gives for a name."""
     return value if isinstance(value, str) else value.decode("ascii", "replace")

@@ -18,7 +18,14 @@ The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a co
     gpu0.mig0=MIG-... 7 0 66 67 1g.10gb
                                 migM: M is the MIG device's index; its UUID, the ids of its GPU and
                                 compute instance, the minors of their capabilities, its profile
-    gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on
+    gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on;
+                                or failed: "unknown error"
+    gpu0.xid=79                 an Xid has happened, of one MIG instance: 31 7 0 (GI, CI); each
+                                such line is one event, told to who waits for events then
+    gpu0.place=0/1/0            on the PCI tree: CPU/host bridge/switch/switch/board
+    gpu0.nvlinks=1 1 s          the other end of each NVLink: a GPU's index, or s for a switch
+    nvml=ok                     or storm: every call into NVML answers "unknown error"; or hang:
+                                none returns
 
 nvidia-smi, libnvidia-ml and libcuda carry the same text behind their ELF image (see
 ``src/machine.c``), because a container does not see DIR. Where the file can be read, its lines win
@@ -64,6 +71,7 @@ class Model(Record):
 MODELS = {
     "NVIDIA H100 80GB HBM3": Model(0x2330, 81559, "9.0", mig_capable=True),
     "NVIDIA H200": Model(0x2335, 143771, "9.0", mig_capable=True),
+    "NVIDIA A100-SXM4-40GB": Model(0x20B0, 40960, "8.0", mig_capable=True),
     "NVIDIA A100-SXM4-80GB": Model(0x20B2, 81920, "8.0", mig_capable=True),
     "NVIDIA A10G": Model(0x2237, 23028, "8.6", mig_capable=False),
     "NVIDIA L4": Model(0x27B8, 23034, "8.9", mig_capable=False),
