@@ -22,6 +22,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
+from nvhook.kubelet.waiting import wait_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -59,16 +60,22 @@ class Daemon:
         for warning in warnings:
             LOG.warning(warning)
         self._host: Host | None = None
+        self._resources: tuple[Resource, ...] = ()
         self._metrics = Metrics()
+        self._scan_wanted = asyncio.Event()
         self._serving = Serving(
-            self._settings.kubelet_socket, Answers(self._allocate, self._prefer), self._metrics
+            self._settings.kubelet_socket,
+            Answers(self._allocate, self._prefer),
+            self._metrics,
+            self._scan_wanted.set,
         )
         self._monitor = Monitor(self._settings, self._metrics, self._mark)
         self._mps = MpsDaemons(self._mark)
         self._unhealthy: dict[str, str] = {}
-        self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
+        self._findings: tuple[str, ...] = ()
+        self._in_mig_mode: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
@@ -86,7 +93,6 @@ class Daemon:
             stack.push_async_callback(self._mps.stop)
             stack.push_async_callback(self._serving.stop)
             await self._first_scan()
-            self._mark()
             if self._settings.metrics_address:
                 pages = {"/healthz": self._healthz, "/readyz": self._readyz}
                 status = HttpStatus(self._metrics.text, pages)
@@ -113,12 +119,11 @@ class Daemon:
         """Scan again when something may have changed, and from time to time."""
         seen = await asyncio.to_thread(fingerprint, self._config)
         while True:
-            try:
-                await asyncio.wait_for(self._scan_wanted.wait(), TICK)
-            except asyncio.TimeoutError:
+            if not await wait_until(self._scan_wanted, TICK):
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
-                if now == seen and time.monotonic() - self._scanned < RESCAN:
+                same = now == seen and self._monitor.in_mig_mode == self._in_mig_mode
+                if same and time.monotonic() - self._scanned < RESCAN:
                     continue
                 seen = now
             self._scan_wanted.clear()
@@ -176,16 +181,24 @@ class Daemon:
                 self._monitor.expect(None, (), self._config.sys_root)
                 raise
             try:
-                built = resources.build(settings, host.inventory, host.numa)
+                self._in_mig_mode = self._monitor.in_mig_mode
+                built = resources.build(settings, host.inventory, host.numa, self._in_mig_mode)
             except NvhookError:
+                self._resources = ()
                 await self._serving.apply(())
                 raise
-            # First the specs, then the devices that answers name in them.
+            # Specs and health first: the kubelet may use a device as soon as it knows it.
             self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
-            self._host = host
+            self._host, self._resources = host, built
+            self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
+            self._note("host", None)
+            self._mark()
             await self._serving.apply(built)
-        self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
-        self._note("host", None)
+        found = resources.findings(settings, host.inventory, self._in_mig_mode)
+        for finding in found:
+            if finding not in self._findings:
+                LOG.warning(finding)
+        self._findings = found
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
         """Write CDI specs where they are in use; return what is wrong with them."""
@@ -197,7 +210,7 @@ class Daemon:
         return HostError("; ".join(problems)) if problems else None
 
     def _devices(self) -> tuple[Device, ...]:
-        return tuple(each for resource in self._serving.resources for each in resource.devices)
+        return tuple(each for resource in self._resources for each in resource.devices)
 
     # ---- health
 
@@ -223,7 +236,7 @@ class Daemon:
         if self._host is not None:
             self._mps.apply(
                 self._settings.mps_root,
-                self._serving.resources,
+                self._resources,
                 self._host.inventory,
                 self._monitor.gpus,
             )
@@ -261,7 +274,7 @@ class Daemon:
             "stuck": stuck,
             "problems": self._problems,
             "unhealthy": self._unhealthy,
-            "resources": {each.name: len(each.ids) for each in self._serving.resources},
+            "resources": {each.name: len(each.ids) for each in self._resources},
         }
         return not stuck, content
 
