@@ -80,8 +80,8 @@ class Daemon:
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
 
-        Raises: what the first scan raises, where settings.fail_on_init_error; HostError where the
-            metrics can't be served.
+        Raises: what the first scan raises, where settings.fail_on_init_error; HostError where
+            the kubelet's directory can't be used or the metrics can't be served.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -114,6 +114,8 @@ class Daemon:
             if self._settings.fail_on_init_error:
                 raise
             self._note("host", error)
+        if "serving" in self._problems:
+            raise HostError(self._problems["serving"])
 
     async def _rescan(self) -> None:
         """Scan again when something may have changed, and from time to time."""
@@ -185,7 +187,7 @@ class Daemon:
                 built = resources.build(settings, host.inventory, host.numa, self._in_mig_mode)
             except NvhookError:
                 self._resources = ()
-                await self._serving.apply(())
+                await self._serve()
                 raise
             # Specs and health first: the kubelet may use a device as soon as it knows it.
             self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
@@ -193,12 +195,20 @@ class Daemon:
             self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
             self._note("host", None)
             self._mark()
-            await self._serving.apply(built)
+            await self._serve()
         found = resources.findings(settings, host.inventory, self._in_mig_mode)
         for finding in found:
             if finding not in self._findings:
                 LOG.warning(finding)
         self._findings = found
+
+    async def _serve(self) -> None:
+        try:
+            await self._serving.apply(self._resources)
+        except (OSError, HostError) as error:
+            self._note("serving", error)
+        else:
+            self._note("serving", None)
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
         """Write CDI specs where they are in use; return what is wrong with them."""
