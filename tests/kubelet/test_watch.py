@@ -197,6 +197,30 @@ def test_a_gpu_is_registered_once(make) -> None:
     assert done.stdout.split() == [gpu.uuid for gpu in inventory.gpus]
 
 
+LOOK_AFRESH = """
+import sys
+from nvhook.kubelet import nvml_watch
+
+nvml_watch.EVERY, nvml_watch.FRESH_LOOK = 0.01, 5
+nvml_watch.watch(sys.argv[1], "on")
+"""
+
+
+def test_nvml_starts_anew_for_a_gpu_that_stays_lost(make) -> None:
+    machine = make(2)
+    inventory = machine.inventory
+    library = inventory.library("libnvidia-ml.so")
+    command = [sys.executable, "-I", "-c", LOOK_AFRESH, library.host_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        for line in child.stdout:
+            if line == "round\n":
+                machine.say("gpu1.status=lost")
+                break
+        lines = child.stdout.read().splitlines()
+    assert lines.count(f"probe {inventory.gpus[1].uuid} GPU is lost") == 5
+    assert lines[-1] == "failed it starts anew for a GPU that has not answered for long"
+
+
 def test_without_xids_only_probes_tell(make) -> None:
     async def run() -> None:
         machine = make()
