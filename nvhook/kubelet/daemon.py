@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
@@ -22,7 +22,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
-from nvhook.kubelet.waiting import wait_until
+from nvhook.kubelet.waiting import wait_until, work_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -99,7 +99,7 @@ class Daemon:
                 await status.start(self._settings.metrics_address)
                 stack.push_async_callback(status.stop)
                 LOG.info("serving metrics", extra=fields(port=status.port))
-            await _until(stop, [self._rescan(), self._monitor.run(), self._hear()])
+            await work_until(stop, [self._rescan(), self._monitor.run(), self._hear()])
             LOG.info("stopping")
         # gRPC's tasks end a moment after its server, and complain when they are cancelled.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -292,21 +292,3 @@ class Daemon:
         """Say whether the kubelet listens to everything that there is."""
         problems = self._serving.problems
         return not problems, {"waiting": problems}
-
-
-async def _until(stop: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Work until the event; work that ends ends all.
-
-    Raises: what the work raises.
-    """
-    tasks = [asyncio.create_task(each) for each in work]
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        stopped.cancel()
-        await asyncio.wait([*tasks, stopped])

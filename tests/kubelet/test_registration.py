@@ -17,8 +17,8 @@ from tests.kubelet.scripted import ScriptedKubelet
 Machine = Callable[..., Path]
 Start = Callable[..., Plugin]
 GPU = "nvidia.com/gpu"
-# The plugin looks every 5 s without being told: what comes sooner, inotify has told.
-SOON = 2.0
+# A lost stream alone makes it register after 1 s: what comes sooner, inotify has told.
+SOON = 0.9
 THREAD_POOL = 8
 
 
