@@ -126,18 +126,21 @@ def archive(workspace: Path, debian: Path, compiled: Path, driver: Driver) -> Pa
 
 @pytest.fixture(scope="module")
 def hosts(workspace: Path, driver: Driver) -> Iterator[OpenHost]:
-    """Make hosts by name, kind of cgroups and nvhook's settings; all end with the module."""
+    """Make hosts by name, kind of cgroups and nvhook's settings; all end with the module.
+
+    ``simulated`` is another driver than the usual one.
+    """
 
     directories: list[Path] = []
 
-    def make(name: str, cgroups: str, **settings: str) -> Host:
+    def make(name: str, cgroups: str, simulated: Driver = driver, **settings: str) -> Host:
         directory = workspace / f"{name}{next(COUNTER)}"
         directory.mkdir(0o711)
         directories.append(directory)
         host = opened.enter_context(open_host(name, cgroups, directory))
         place = host.path(Path("/etc/nvhook"))
         place.mkdir()
-        driver.configuration(place / "config.toml", directory / "nvhook.log", **settings)
+        simulated.configuration(place / "config.toml", directory / "nvhook.log", **settings)
         return host
 
     mounts, traces = _mounts(), _traces()

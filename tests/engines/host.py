@@ -54,8 +54,8 @@ class Host(View):
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}{self.logs()}"
         return done
 
-    def start(self, *command: str | Path, socket: str) -> subprocess.Popen[bytes]:
-        """Start a daemon and wait until it answers at its socket; it ends with the host."""
+    def start(self, *command: str | Path, socket: str = "/") -> subprocess.Popen[bytes]:
+        """Start a daemon and wait until its socket is there; it ends with the host."""
         with (self.directory / f"{Path(command[0]).name}.log").open("a") as log:
             daemon = subprocess.Popen(
                 [*self.prefix, *self._in_environment(command)],
