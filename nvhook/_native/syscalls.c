@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/fsuid.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -50,6 +51,20 @@ int nvh_setns(int fd, int nstype)
 }
 
 int nvh_pidfd_open(int pid) { return result(syscall(SYS_pidfd_open, pid, 0)); }
+
+/* A descriptor that tells of the changes of one path; it never makes a reader wait. */
+int nvh_inotify(const char *path, uint32_t mask)
+{
+	int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	if (inotify_add_watch(fd, path, mask) < 0) {
+		int reason = errno;
+		close(fd);
+		return -reason;
+	}
+	return fd;
+}
 
 int64_t nvh_mount_id(int fd)
 {

@@ -13,6 +13,7 @@ int nvh_setns(int fd, int nstype);
 int nvh_pidfd_open(int pid);
 int64_t nvh_mount_id(int fd);
 int64_t nvh_filesystem_magic(int fd);
+int nvh_inotify(const char *path, uint32_t mask);
 
 /* Mounts. */
 int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation);

@@ -32,6 +32,10 @@ COMMANDS = {
     ),
     "cdi": ("nvhook.cli.cdi:command", "Make, list and check CDI specs."),
     "configure": ("nvhook.cli.configure:command", "Register nvhook with a container engine."),
+    "device-plugin": (
+        "nvhook.cli.device_plugin:command",
+        "Tell the kubelet of this node which GPUs there are.",
+    ),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),
     "hook": ("nvhook.cli.hook:hook", "Give a created container its GPU (called by OCI runtimes)."),
     "sim": ("nvhook.cli.sim:sim", "Simulate a driver on a machine without a GPU."),

@@ -9,6 +9,7 @@ from nvhook.errors import FormatError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     import yaml
@@ -160,3 +161,27 @@ def _scalar(text: str, plain: bool) -> str | None:
     if not plain:
         return text
     return None if text in _NULL else Unquoted(text)
+
+
+def line_of(data: bytes, place: "Sequence[str | int]") -> int:
+    """Return the line of what stands at a place (keys and list positions) in a text parse takes.
+
+    Of a place that does not exist, the line of the nearest thing above it that does.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    node = yaml.compose(data.decode(), Loader=loader)
+    line = 1
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == part]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            found = [(item, item) for item in node.value[part : part + 1]]
+        else:
+            found = []
+        if not found:
+            break
+        key, node = found[0]
+        line = key.start_mark.line + 1
+    return line

@@ -1,0 +1,127 @@
+"""Flags, variables and the file -> Settings, checked. The first of these that says so counts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nvhook.config import Config
+from nvhook.errors import ConfigError
+from nvhook.kubelet import config_file
+from nvhook.kubelet.config_file import Loaded
+from nvhook.kubelet.options import OPTIONS, Option, from_text, option_of_field
+from nvhook.kubelet.settings import APPLICATION_XIDS, Settings
+
+# All numbers that NVIDIA's list of Xids has, and room.
+ALL_XIDS = frozenset(range(1024))
+DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
+_NVIDIAS_HOOKS = ("nvidia-ctk", "nvidia-cdi-hook")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says: flag -> text, and where the file is."""
+
+    flags: Mapping[str, str]
+    config_file: str = ""
+    config_name: str = ""
+
+
+def read(
+    given: Given, environment: Mapping[str, str], config: Config
+) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings, and a line for each thing that is said in vain.
+
+    What nobody says of the driver is nvhook's own configuration's.
+
+    Raises: ConfigError.
+    """
+    loaded = Loaded()
+    if given.config_file:
+        loaded = config_file.load(given.config_file, given.config_name)
+    warnings = [*loaded.warnings]
+    values = {**loaded.values}
+    for option in OPTIONS:
+        said = said_of(option, given.flags, environment)
+        if said is not None:
+            where, text = said
+            value = from_text(option, text)
+            if value is None:
+                raise ConfigError(f"{where} must be {option.wanted}, not {text!r}")
+            values |= {option.field: value} if option.field else {}
+    values["ignored_xids"] = ignored_xids(environment, warnings)
+    settings = _complete(Settings(**values), values, config, warnings)  # type: ignore[arg-type]
+    check(settings)
+    return settings, tuple(warnings)
+
+
+def said_of(
+    option: Option, flags: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Return (where, text) of an option on the command line, or else in the environment."""
+    for name in option.flags:
+        if name in flags:
+            return name, flags[name]
+    # Manifests set variables to nothing to leave them out.
+    for name in option.variables:
+        if environment.get(name):
+            return name, environment[name]
+    return None
+
+
+def ignored_xids(environment: Mapping[str, str], warnings: list[str]) -> frozenset[int] | None:
+    """Return the Xids that say nothing of a GPU's health; None: none is listened to.
+
+    Source: kubernetes reference, section 2.7.
+    """
+    disabled, without = _xids(DISABLE, environment, ("all", "xids"), warnings)
+    enabled, everything = _xids(ENABLE, environment, ("all",), warnings)
+    if without and not (enabled or everything):
+        return None
+    ignored = ALL_XIDS if without else APPLICATION_XIDS | disabled
+    return frozenset() if everything else ignored - enabled
+
+
+def _xids(
+    variable: str, environment: Mapping[str, str], words: tuple[str, ...], warnings: list[str]
+) -> tuple[frozenset[int], bool]:
+    """Return the numbers that a variable lists, and whether it has one of the words."""
+    items = [item.strip().lower() for item in environment.get(variable, "").split(",")]
+    numbers = [item for item in items if item.isascii() and item.isdigit() and len(item) < 6]
+    warnings += [
+        f"{variable}: {item!r} is no Xid"
+        for item in items
+        if item and item not in words and item not in numbers
+    ]
+    return frozenset(map(int, numbers)), any(item in words for item in items)
+
+
+def _complete(
+    settings: Settings, values: Mapping[str, object], config: Config, warnings: list[str]
+) -> Settings:
+    """Return settings with nvhook's own for what nobody said."""
+    program = settings.cdi_hook_path.rpartition("/")[2]
+    if program in _NVIDIAS_HOOKS:
+        warnings.append(f"{settings.cdi_hook_path} is not used: nvhook's specs call nvhook's hook")
+        settings = replace(settings, cdi_hook_path="")
+    if "driver_root" not in values or not settings.driver_root:
+        settings = replace(settings, driver_root=config.driver_root)
+    return settings
+
+
+def check(settings: Settings) -> None:
+    """Check what no single option can tell.
+
+    Raises: ConfigError.
+    """
+    shared = settings.sharing
+    if shared is None or shared.method != "mps":
+        return
+    if settings.mig_strategy == "mixed":
+        raise ConfigError(
+            "MPS does not go with MIG strategy mixed", "use timeSlicing, or migStrategy: none"
+        )
+    if not settings.mps_root:
+        option = option_of_field("mps_root")
+        raise ConfigError(
+            "MPS needs a directory on the host for its daemons",
+            f"{option.flags[0]}, {option.variables[0]} or {option.key}: /run/nvidia/mps",
+        )

@@ -1,0 +1,227 @@
+"""The device plugin's life: reads settings and host, serves what they make, watches both."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+
+from nvhook.config import Config
+from nvhook.errors import ConfigError, NvhookError
+from nvhook.kubelet import answers, json_log, preferred, resources
+from nvhook.kubelet.http_status import HttpStatus
+from nvhook.kubelet.json_log import LOG, fields
+from nvhook.kubelet.metrics import Metrics
+from nvhook.kubelet.resources import Resource
+from nvhook.kubelet.scan import Host, fingerprint, scan
+from nvhook.kubelet.server import Answers
+from nvhook.kubelet.serving import Serving
+from nvhook.kubelet.settings import Settings
+from nvhook.kubelet.wire import Preference
+
+SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
+
+# In seconds.
+TICK = 1.0
+RESCAN = 30.0
+STUCK = 300.0
+
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+# Settings that only a new process takes.
+_FIXED = ("kubelet_socket", "metrics_address")
+
+
+def run(settings_source: SettingsSource, config: Config) -> None:
+    """Be the device plugin until SIGTERM, SIGINT or SIGQUIT.
+
+    Raises: ConfigError; where settings.fail_on_init_error HostError, RequestError and others.
+    """
+    json_log.configure(config.log_level, sys.stderr)
+    asyncio.run(Daemon(settings_source, config).run())
+
+
+class Daemon:
+    """The device plugin.
+
+    ``settings_source`` reads the settings and returns them with warnings; it is called again at
+    every scan of the host, because a ConfigMap changes below a running plugin.
+    """
+
+    def __init__(self, settings_source: SettingsSource, config: Config) -> None:
+        self._source = settings_source
+        self._config = config
+        self._settings, warnings = settings_source()
+        for warning in warnings:
+            LOG.warning(warning)
+        self._host: Host | None = None
+        self._metrics = Metrics()
+        self._serving = Serving(
+            self._settings.kubelet_socket, Answers(self._allocate, self._prefer), self._metrics
+        )
+        self._scan_wanted = asyncio.Event()
+        self._scanned = time.monotonic()
+        self._problems: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Serve until a signal says stop; SIGHUP reads settings and host again.
+
+        Raises: what the first scan raises, where settings.fail_on_init_error; HostError where the
+            metrics can't be served.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in _STOP:
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._scan_wanted.set)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._serving.stop)
+            await self._first_scan()
+            if self._settings.metrics_address:
+                pages = {"/healthz": self._healthz, "/readyz": self._readyz}
+                status = HttpStatus(self._metrics.text, pages)
+                await status.start(self._settings.metrics_address)
+                stack.push_async_callback(status.stop)
+                LOG.info("serving metrics", extra=fields(port=status.port))
+            await _until(stop, [self._rescan()])
+            LOG.info("stopping")
+
+    # ---- what the host has
+
+    async def _first_scan(self) -> None:
+        try:
+            await self._scan()
+        except NvhookError as error:
+            if self._settings.fail_on_init_error:
+                raise
+            self._note("host", error)
+
+    async def _rescan(self) -> None:
+        """Scan again when something may have changed, and from time to time."""
+        seen = await asyncio.to_thread(fingerprint, self._config)
+        while True:
+            try:
+                await asyncio.wait_for(self._scan_wanted.wait(), TICK)
+            except asyncio.TimeoutError:
+                now = await asyncio.to_thread(fingerprint, self._config)
+                if now == seen and time.monotonic() - self._scanned < RESCAN:
+                    continue
+                seen = now
+            self._scan_wanted.clear()
+            self._reload()
+            try:
+                await self._scan()
+            except NvhookError as error:
+                self._note("host", error)
+                self._mark()
+
+    def _reload(self) -> None:
+        try:
+            settings, warnings = self._source()
+        except ConfigError as error:
+            self._metrics.reload("error")
+            self._note("settings", error)  # the old ones stay
+            return
+        self._note("settings", None)
+        if settings == self._settings:
+            return
+        self._metrics.reload("ok")
+        for warning in warnings:
+            LOG.warning(warning)
+        for name in _FIXED:
+            if getattr(settings, name) != getattr(self._settings, name):
+                LOG.warning("a changed setting is taken at the next start", extra=fields(name=name))
+        LOG.info("new settings")
+        self._settings = settings
+
+    async def _scan(self) -> None:
+        """Read the host, and serve what it has.
+
+        Raises: HostError, FormatError, UnsupportedError; RequestError where settings and host do
+            not fit: then nothing is served.
+        """
+        with self._metrics.scan():
+            self._scanned = time.monotonic()
+            host = await asyncio.to_thread(scan, self._settings, self._config)
+            self._host = host
+            try:
+                built = resources.build(self._settings, host.inventory, host.numa)
+            except NvhookError:
+                await self._serving.apply(())
+                raise
+            await self._serving.apply(built)
+        self._note("host", None)
+        self._mark()
+
+    # ---- health
+
+    def _mark(self) -> None:
+        """Tell the kubelet which devices are bad."""
+        reasons = self._reasons()
+        self._metrics.unhealthy(reasons)
+        self._serving.mark(reasons)
+
+    def _reasons(self) -> dict[str, str]:
+        if "host" not in self._problems:
+            return {}
+        uuids = [each.uuid for resource in self._serving.resources for each in resource.devices]
+        return dict.fromkeys(uuids, self._problems["host"])
+
+    def _note(self, what: str, error: Exception | None) -> None:
+        """Remember and log what is wrong, once."""
+        if error is None:
+            if self._problems.pop(what, None) is not None:
+                LOG.info("well again", extra=fields(what=what))
+        elif self._problems.get(what) != str(error):
+            self._problems[what] = str(error)
+            LOG.error(str(error), extra=fields(what=what))
+
+    # ---- what is asked
+
+    def _allocate(self, resource: Resource, ids: tuple[str, ...]) -> answers.Answer:
+        assert self._host is not None  # where there are resources
+        return answers.allocate(resource, ids, self._settings, self._host.facts)
+
+    def _prefer(self, resource: Resource, wanted: Preference) -> tuple[str, ...]:
+        return preferred.choose(
+            resource,
+            wanted.available,
+            wanted.must_include,
+            wanted.size,
+            {},
+            self._settings.shared_policy,
+        )
+
+    def _healthz(self) -> tuple[bool, Mapping[str, object]]:
+        """Say what is wrong; it fails only for what a restart may mend."""
+        stuck = time.monotonic() - self._scanned > STUCK
+        content = {
+            "stuck": stuck,
+            "problems": self._problems,
+            "unhealthy": self._reasons(),
+            "resources": {each.name: len(each.ids) for each in self._serving.resources},
+        }
+        return not stuck, content
+
+    def _readyz(self) -> tuple[bool, Mapping[str, object]]:
+        """Say whether the kubelet listens to everything that there is."""
+        problems = self._serving.problems
+        return not problems, {"waiting": problems}
+
+
+async def _until(stop: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Work until the event; work that ends ends all.
+
+    Raises: what the work raises.
+    """
+    tasks = [asyncio.create_task(each) for each in work]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        stopped.cancel()
+        await asyncio.wait([*tasks, stopped])

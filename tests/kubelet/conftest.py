@@ -1,0 +1,53 @@
+"""A scripted kubelet, simulated machines, and plugins between them."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvhook.sim.driver import create
+from tests.kubelet.plugin import Plugin
+from tests.kubelet.scripted import ScriptedKubelet
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """A directory with a name short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="nvk-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def kubelet(short_directory: Path) -> Iterator[ScriptedKubelet]:
+    """A kubelet that runs."""
+    kubelet = ScriptedKubelet(short_directory / "device-plugins")
+    kubelet.start()
+    yield kubelet
+    kubelet.stop()
+
+
+@pytest.fixture
+def machine(short_directory: Path) -> Callable[..., Path]:
+    """Makes a simulated machine and returns its config.toml."""
+
+    def make(**options: Any) -> Path:
+        return Path(create(str(short_directory / "sim"), report=lambda _: None, **options))
+
+    return make
+
+
+@pytest.fixture
+def plugin(kubelet: ScriptedKubelet) -> Iterator[Callable[..., Plugin]]:
+    """Starts plugins, and stops them at the end."""
+    started: list[Plugin] = []
+
+    def start(config: Path, *arguments: str, **options: Any) -> Plugin:
+        started.append(Plugin(config, kubelet.socket, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+        assert each.noise == []
