@@ -5,7 +5,7 @@ from nvhook.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final, TypeAlias
+    from typing import Final
 
 
 class Gpu(Record):
@@ -211,8 +211,7 @@ class Inventory(Record):
         return next((each for each in self.libraries if (each.name, each.bits) == (name, 64)), None)
 
 
-if TYPE_CHECKING:
-    Device: TypeAlias = Gpu | MigDevice
+Device = Gpu | MigDevice
 
 
 def gpus_of(devices: "Iterable[Device]") -> tuple[Gpu, ...]:

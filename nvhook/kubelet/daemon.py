@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 
 from nvhook.config import Config
 from nvhook.errors import ConfigError, NvhookError
-from nvhook.kubelet import answers, json_log, preferred, resources
+from nvhook.kubelet import answers, json_log, resources
 from nvhook.kubelet.http_status import HttpStatus
 from nvhook.kubelet.json_log import LOG, fields
 from nvhook.kubelet.metrics import Metrics
@@ -183,14 +183,8 @@ class Daemon:
         return answers.allocate(resource, ids, self._settings, self._host.facts)
 
     def _prefer(self, resource: Resource, wanted: Preference) -> tuple[str, ...]:
-        return preferred.choose(
-            resource,
-            wanted.available,
-            wanted.must_include,
-            wanted.size,
-            {},
-            self._settings.shared_policy,
-        )
+        ids = dict.fromkeys((*wanted.must_include, *wanted.available))
+        return tuple(ids)[: wanted.size]
 
     def _healthz(self) -> tuple[bool, Mapping[str, object]]:
         """Say what is wrong; it fails only for what a restart may mend."""

@@ -98,7 +98,7 @@ class Registration:
     async def _look(self) -> float:
         """Do what is due; return in how many seconds to look again."""
         if self._directory.publish(self._bound, self.name) and self._with is not None:
-            LOG.info("linked the socket again", extra=fields(resource=self._resource))
+            LOG.debug("linked the socket again", extra=fields(resource=self._resource))
         kubelet = identity(self._kubelet_socket)
         if kubelet is None:
             return LOOK

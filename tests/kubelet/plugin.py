@@ -21,9 +21,7 @@ class Plugin:
         self, config: Path, socket: Path, *arguments: str, environment: Mapping[str, str] = {}
     ) -> None:
         command = [
-            sys.executable,
-            "-m",
-            "nvhook",
+            str(Path(sys.executable).with_name("nvhook")),
             "device-plugin",
             f"--config={config}",
             f"--kubelet-socket={socket}",
@@ -40,11 +38,12 @@ class Plugin:
 
     def _read(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            try:
-                self.log.append(json.loads(line))
-            except json.JSONDecodeError:
-                self.noise.append(line)
+        with self._process.stderr as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self.log.append(json.loads(line))
+                else:
+                    self.noise.append(line)
 
     @property
     def pid(self) -> int:
@@ -100,13 +99,8 @@ class Plugin:
 
     def descriptors(self) -> list[str]:
         """Return what its open descriptors are."""
-        links = []
-        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
-            try:
-                links.append(os.readlink(entry).partition(":")[0])
-            except FileNotFoundError:
-                continue
-        return sorted(links)
+        directory = f"/proc/{self.pid}/fd"
+        return sorted(_link(f"{directory}/{number}") for number in os.listdir(directory))
 
     def threads(self) -> int:
         return len([*Path(f"/proc/{self.pid}/task").iterdir()])
@@ -121,6 +115,13 @@ class Plugin:
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path).partition(":")[0]
+    except FileNotFoundError:
+        return "closed"
 
 
 def until(

@@ -4,7 +4,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -137,9 +137,7 @@ class ScriptedKubelet:
             endpoint.options = endpoint.call("GetDevicePluginOptions", "DevicePluginOptions")
         except (grpc.RpcError, grpc.FutureTimeoutError) as error:
             channel.close()
-            context.abort(
-                grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {error}"
-            )
+            context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {error}")
         with self._changed:
             self.registrations.append((request.resource_name, request.endpoint))
             self.endpoints[request.resource_name] = endpoint
@@ -159,7 +157,9 @@ class ScriptedKubelet:
         try:
             for message in stream(MESSAGES["Empty"]()):
                 with self._changed:
-                    endpoint.devices = {each.ID: each.health == "Healthy" for each in message.devices}
+                    endpoint.devices = {
+                        each.ID: each.health == "Healthy" for each in message.devices
+                    }
                     endpoint.numa = {
                         each.ID: [node.ID for node in each.topology.nodes]
                         for each in message.devices
@@ -200,15 +200,17 @@ class ScriptedKubelet:
     def allocatable(self, resource: str = "nvidia.com/gpu") -> int:
         return sum(self.endpoints[resource].devices.values())
 
-    def admit(self, count: int, resource: str = "nvidia.com/gpu", taken: tuple[str, ...] = ()) -> Any:
+    def admit(
+        self, count: int, resource: str = "nvidia.com/gpu", taken: tuple[str, ...] = ()
+    ) -> Any:
         """Give a container devices as a kubelet does; return (ids, the plugin's answer)."""
         endpoint = self.endpoints[resource]
-        free = sorted(id for id, good in endpoint.devices.items() if good and id not in taken)
+        free = sorted(each for each, good in endpoint.devices.items() if good and each not in taken)
         assert len(free) >= count, "requested number of devices unavailable"
         chosen: list[str] = []
         if endpoint.options.get_preferred_allocation_available:
-            chosen = [id for id in self.prefer(count, resource, free) if id in free][:count]
-        chosen += [id for id in free if id not in chosen][: count - len(chosen)]
+            chosen = [each for each in self.prefer(count, resource, free) if each in free][:count]
+        chosen += [each for each in free if each not in chosen][: count - len(chosen)]
         return chosen, self.allocate(chosen, resource)
 
     def prefer(

@@ -1,14 +1,10 @@
 """The plugin finds the kubelet, and finds it again."""
 
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from nvhook.sim.machine import gpu_uuid
-from tests.kubelet.plugin import Plugin, until
+from tests.kubelet.plugin import Plugin
 from tests.kubelet.scripted import ScriptedKubelet
 
 Machine = Callable[..., Path]
