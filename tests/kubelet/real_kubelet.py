@@ -4,6 +4,7 @@ What the kubelet writes, /var/lib/kubelet, /var/log and the kernel's settings, i
 (tests/engines/host.py); its pods' cgroups are below the host's.
 """
 
+import glob
 import itertools
 import json
 import os
@@ -205,7 +206,9 @@ class Node:
         self.host.wait(lambda: not left(), lambda: str(left()), seconds=30)
 
     def _cgroups(self, pattern: str) -> list[Path]:
-        return list(Path("/sys/fs/cgroup").glob(f"*{self.host.cgroup}/{pattern}"))
+        # Unlike pathlib's, this glob takes what vanishes meanwhile.
+        found = glob.glob(f"/sys/fs/cgroup/*{self.host.cgroup}/{pattern}", recursive=True)
+        return [Path(path) for path in found]
 
     def close(self) -> None:
         """End it, check that pods left no mount, and remove its cgroups, which a kubelet leaves."""

@@ -47,9 +47,11 @@ def start(node, driver) -> Iterator[Callable[..., Plugin]]:
         return plugins[-1]
 
     yield started
-    node.remove()
-    for plugin in plugins:
-        plugin.stop()
+    try:
+        node.remove()
+    finally:
+        for plugin in plugins:
+            plugin.stop()
 
 
 def looking(driver) -> list[str]:
@@ -114,43 +116,37 @@ def test_a_gpu_of_a_pod_that_is_gone_is_given_again(node, start, driver):
 
 def test_a_container_that_is_started_again_keeps_its_gpu(node, start, driver):
     start().wait(GPU, 4)
-    others = node.add(looking(driver), {GPU: 2})
-    seen(node, others)
+    seen(node, node.add(looking(driver), {GPU: 2}))
+    once = "[ -e /dev/shm/once ] || { >/dev/shm/once; exit; }"  # the pod's, not the container's
     shell, option, script, *rest = looking(driver)
-    once = (
-        f"{script.removesuffix('sleep 1000')}\n[ -e /dev/shm/once ] || {{ >/dev/shm/once; exit; }}"
-    )
-    command = [shell, option, f"{once}\nsleep 1000", *rest]
+    command = [shell, option, script.replace(STAY, f"{once}\n{STAY}"), *rest]
 
     pod = node.add(command, {GPU: 1}, restartPolicy="Always")
 
-    restarted = lambda: _restarts(node, pod) == 1  # noqa: E731
-    node.host.wait(restarted, lambda: str(node.status(pod)), seconds=30)
-    before = node.output(pod)
+    node.wait_for_pod(pod, "Running")
+    container = lambda: node.status(pod)["containerStatuses"][0]  # noqa: E731
+    node.host.wait(lambda: container()["restartCount"] == 1, lambda: str(container()), seconds=30)
     assert_sees_what_it_was_given(node, driver, pod, attempt=1)
-    assert node.output(pod, attempt=1) == before
+    assert node.output(pod, attempt=1) == node.output(pod, attempt=0)
 
 
-def _restarts(node: Node, pod: str) -> int:
-    (container,) = node.status(pod).get("containerStatuses", [{}])
-    return container.get("restartCount", 0)
-
-
-def test_the_next_pod_of_a_restarted_kubelet_gets_another_gpu(node, start, driver):
+def test_the_next_pods_of_a_restarted_kubelet_get_other_gpus(node, start, driver):
     plugin = start()
     plugin.wait(GPU, 4)
     first = node.add(looking(driver), {GPU: 1})
     given = assert_sees_what_it_was_given(node, driver, first)
+    container = node.status(first)["containerStatuses"][0]["containerID"]
 
     for _ in range(3):
         node.stop_kubelet()
         node.start_kubelet()
         plugin.wait(GPU, 4)
 
-    assert node.status(first)["phase"] == "Running"
     pods = [node.add(looking(driver), {GPU: 1}) for _ in range(3)]
     later = [assert_sees_what_it_was_given(node, driver, pod) for pod in pods]
     assert set.union(given, *later) == {gpu.uuid for gpu in driver.gpus}
+    node.wait_for_pod(first, "Running")
+    assert node.status(first)["containerStatuses"][0]["containerID"] == container
 
 
 def test_a_plugin_that_is_stopped_gives_nothing_and_started_again_all(node, start, driver):
