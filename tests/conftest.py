@@ -70,6 +70,12 @@ def driver(workspace: Path) -> Iterator[Driver]:
 
 
 @pytest.fixture(scope="session")
+def mig_driver(workspace: Path, driver: Driver) -> Driver:
+    """The same four GPUs; the first and the third are partitioned into three MIG devices each."""
+    return Driver(workspace / "mig", ("1g.10gb", "2g.20gb", "1g.10gb"), (0, 2))
+
+
+@pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory, real_host: None) -> Path:
     """The directory of the compiled test programs."""
     directory = tmp_path_factory.mktemp("programs")
