@@ -93,7 +93,7 @@ def command(config_file: str, config_name: str) -> None:
     given = Given(plugin_flags(), config_file, config_name)
 
     def settings_source() -> "tuple[Settings, tuple[str, ...]]":
-        return read(given, os.environ, config)
+        return read(given, os.environ)
 
     settings_source()
     try:

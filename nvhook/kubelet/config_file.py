@@ -302,8 +302,10 @@ def _config_map(data: bytes, path: str) -> dict[str, str] | None:
     document = _document(data, path)
     if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
         return None
-    node = _Node(data, path, ("data",), document.get("data"))
-    return {key: each.text() for key, each in node.keys({*(document.get("data") or {})}).items()}
+    content = document.get("data") or {}
+    node = _Node(data, path, ("data",), content)
+    known = {*content} if isinstance(content, dict) else set()
+    return {key: each.text() for key, each in node.keys(known).items()}
 
 
 def _choose(path: str, names: list[str], name: str) -> str | None:

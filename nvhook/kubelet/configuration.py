@@ -1,9 +1,9 @@
 """Flags, variables and the file -> Settings, checked. The first of these that says so counts."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from nvhook.config import Config
 from nvhook.errors import ConfigError
 from nvhook.kubelet import config_file
 from nvhook.kubelet.config_file import Loaded
@@ -13,6 +13,8 @@ from nvhook.kubelet.settings import APPLICATION_XIDS, Settings
 # All numbers that NVIDIA's list of Xids has, and room.
 ALL_XIDS = frozenset(range(1024))
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
+# Where manifests mount the driver root of the host.
+IN_CONTAINER = "/driver-root"
 _NVIDIAS_HOOKS = ("nvidia-ctk", "nvidia-cdi-hook")
 
 
@@ -26,11 +28,14 @@ class Given:
 
 
 def read(
-    given: Given, environment: Mapping[str, str], config: Config
+    given: Given,
+    environment: Mapping[str, str],
+    is_directory: Callable[[str], bool] = os.path.isdir,
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings, and a line for each thing that is said in vain.
 
-    What nobody says of the driver is nvhook's own configuration's.
+    Where nobody says anything of the driver's place, ``driver_root_here`` is empty: nvhook's own
+    configuration has it.
 
     Raises: ConfigError.
     """
@@ -48,7 +53,7 @@ def read(
                 raise ConfigError(f"{where} must be {option.wanted}, not {text!r}")
             values |= {option.field: value} if option.field else {}
     values["ignored_xids"] = ignored_xids(environment, warnings)
-    settings = _complete(Settings(**values), values, config, warnings)  # type: ignore[arg-type]
+    settings = _complete(Settings(**values), values, is_directory, warnings)  # type: ignore[arg-type]
     check(settings)
     return settings, tuple(warnings)
 
@@ -95,15 +100,18 @@ def _xids(
 
 
 def _complete(
-    settings: Settings, values: Mapping[str, object], config: Config, warnings: list[str]
+    settings: Settings,
+    values: Mapping[str, object],
+    is_directory: Callable[[str], bool],
+    warnings: list[str],
 ) -> Settings:
-    """Return settings with nvhook's own for what nobody said."""
-    program = settings.cdi_hook_path.rpartition("/")[2]
-    if program in _NVIDIAS_HOOKS:
+    """Return settings with what follows from them where nobody said it."""
+    if settings.cdi_hook_path.rpartition("/")[2] in _NVIDIAS_HOOKS:
         warnings.append(f"{settings.cdi_hook_path} is not used: nvhook's specs call nvhook's hook")
         settings = replace(settings, cdi_hook_path="")
-    if "driver_root" not in values or not settings.driver_root:
-        settings = replace(settings, driver_root=config.driver_root)
+    if not settings.driver_root_here:
+        seen = IN_CONTAINER if is_directory(IN_CONTAINER) else values.get("driver_root", "")
+        settings = replace(settings, driver_root_here=str(seen))
     return settings
 
 
