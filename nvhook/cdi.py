@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sysconfig
 import tempfile
 
 from nvhook import pipeline
@@ -28,6 +29,7 @@ GPU = "gpu"
 MODES = ("auto", GPU, *FEATURES)
 VENDOR = "nvidia.com"
 NOTHING = Plan(())
+LAUNCHER_VARIABLE = "NVHOOK_LAUNCHER"
 
 
 class Wanted(Record):
@@ -142,6 +144,12 @@ def _devices(wanted: Wanted) -> tuple[str, ...]:
     if not asked:
         raise RequestError("--device-id names no device", "a spec without devices is not valid")
     return asked
+
+
+def launcher() -> str:
+    """Return nvhook's own launcher: it says where it is; pip has it beside its interpreter."""
+    named = os.environ.get(LAUNCHER_VARIABLE)
+    return named or os.path.join(sysconfig.get_path("scripts"), "nvhook")
 
 
 def verify(spec: "Spec") -> None:

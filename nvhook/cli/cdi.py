@@ -1,7 +1,6 @@
 """nvhook cdi generate, list, validate."""
 
 import os
-import sysconfig
 
 import click
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
     from nvhook.formats.cdi_reader import Finding
 
-# The launcher says where it is; a wheel that was installed by pip has it beside its interpreter.
-LAUNCHER_VARIABLE = "NVHOOK_LAUNCHER"
 DEFAULT_STRATEGIES = ("index", "uuid")
 
 
@@ -97,7 +94,7 @@ def generate(
     form = _form(form, output)
     config_file = config_path()
     wanted = cdi.Wanted(
-        launcher=os.path.abspath(hook_path or _launcher()),
+        launcher=os.path.abspath(hook_path or cdi.launcher()),
         mode=mode,
         devices=",".join(device_ids or ("all",)),
         capabilities=capabilities,
@@ -216,8 +213,3 @@ def _form(form: str | None, output: str | None) -> str:
     if form is not None and f".{form}" != extension:
         raise click.UsageError(f"--format {form} does not go with the name {output}")
     return extension[1:]
-
-
-def _launcher() -> str:
-    named = os.environ.get(LAUNCHER_VARIABLE)
-    return named or os.path.join(sysconfig.get_path("scripts"), "nvhook")

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import click
 
-from nvhook.cli.options import config_option, load_config
+from nvhook.cli.options import config_option, config_path, load_config
 from nvhook.errors import UnsupportedError
 from nvhook.kubelet.configuration import Given, read
 from nvhook.kubelet.options import OPTIONS, Option
@@ -90,7 +90,9 @@ def command(config_file: str, config_name: str) -> None:
       nvhook device-plugin --device-list-strategy cdi-cri --pass-device-specs
     """
     config = load_config()
-    given = Given(plugin_flags(), config_file, config_name)
+    own = config_path()
+    own = "" if own is None else os.path.abspath(own)
+    given = Given(plugin_flags(), config_file, config_name, own)
 
     def settings_source() -> "tuple[Settings, tuple[str, ...]]":
         return read(given, os.environ)

@@ -36,15 +36,11 @@ def ensure(
     config: Config,
     facts: HostFacts,
     resources: Iterable[Resource],
-    launcher: str,
-    config_path: str | None = None,
     directory: str = DIRECTORY,
 ) -> tuple[str, ...]:
     """Write the specs that are missing or not as they should be; return what is wrong.
 
-    The devices of ``resources`` are in them, and no others.
-    ``launcher`` is nvhook's on this machine and ``config_path`` its configuration, both for the
-    specs' hook unless the settings name the host's launcher. A spec that can't be made is left as
+    The devices of ``resources`` are in them, and no others. A spec that can't be made is left as
     it was. Nothing is written where no CDI strategy is in use.
 
     Raises: OSError where the directory can't be written, HostError for a required IMEX channel.
@@ -54,7 +50,7 @@ def ensure(
     problems = []
     here = seen_from_here(settings, config)
     devices = [device.uuid for resource in resources for device in resource.devices]
-    wanted = _wanted(settings, facts, devices, launcher, config_path)
+    wanted = _wanted(settings, facts, devices)
     for each in wanted:
         path = f"{directory}/{_file_name(each)}"
         try:
@@ -90,26 +86,20 @@ def without_hooks(spec: Spec) -> Spec:
     return spec.replace(edits=spec.edits.replace(hooks=()))
 
 
-def _wanted(
-    settings: Settings,
-    facts: HostFacts,
-    devices: list[str],
-    launcher: str,
-    config_path: str | None,
-) -> list[cdi.Wanted]:
+def _wanted(settings: Settings, facts: HostFacts, devices: list[str]) -> list[cdi.Wanted]:
     modes = [(cdi.GPU, ",".join(devices))] if devices else []
     channels = imex_channels(settings, facts)
     modes += [(IMEX.name, ",".join(map(str, channels)))] if channels else []
     modes += [(feature.name, "all") for feature in features(settings)]
     return [
         cdi.Wanted(
-            settings.cdi_hook_path or launcher,
+            settings.cdi_hook_path or cdi.launcher(),
             mode,
             names,
             strategies=("uuid", "index"),
             all_device=mode in _WITH_ALL,
             vendor=CDI_VENDOR,
-            config_path=None if settings.cdi_hook_path else config_path,
+            config_path=settings.hook_config or None,
         )
         for mode, names in modes
     ]

@@ -20,11 +20,12 @@ _NVIDIAS_HOOKS = ("nvidia-ctk", "nvidia-cdi-hook")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the command line says: flag -> text, and where the file is."""
+    """What the command line says: flag -> text, and where the file is; ``own`` is nvhook's own."""
 
     flags: Mapping[str, str]
     config_file: str = ""
     config_name: str = ""
+    own: str = ""
 
 
 def read(
@@ -54,6 +55,9 @@ def read(
             values |= {option.field: value} if option.field else {}
     values["ignored_xids"] = ignored_xids(environment, warnings)
     settings = _complete(Settings(**values), values, is_directory, warnings)  # type: ignore[arg-type]
+    # A container's file is none of the host's, where the hook runs.
+    if given.own and settings.driver_root_here in {"", settings.driver_root}:
+        settings = replace(settings, hook_config=given.own)
     check(settings)
     return settings, tuple(warnings)
 

@@ -54,9 +54,10 @@ class NameRule:
 class Settings:
     """Every setting.
 
-    Paths ``driver_root``, ``dev_root``, ``mps_root`` and ``cdi_hook_path`` are the host's, as the
-    kubelet's answers and CDI specs name them; ``driver_root_here`` is where the plugin itself sees
-    the driver root (in a container: /driver-root). ``include`` and ``exclude`` select GPUs by
+    Paths ``driver_root``, ``dev_root``, ``mps_root``, ``cdi_hook_path`` and ``hook_config``
+    (nvhook's own file, for that hook) are the host's, as the kubelet's answers and CDI specs name
+    them; ``driver_root_here`` is where the plugin itself sees the driver root (in a container:
+    /driver-root; empty: as nvhook's own file says). ``include`` and ``exclude`` select devices by
     index, UUID, PCI bus id or model pattern. ``ignored_xids`` is None where Xids are not watched.
     """
 
@@ -75,6 +76,7 @@ class Settings:
     imex_required: bool = False
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     cdi_hook_path: str = ""
+    hook_config: str = ""
     mps_root: str = ""
     shared_policy: SharedPolicy = "distributed"
     sharing: Sharing | None = None

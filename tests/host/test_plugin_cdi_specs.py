@@ -3,6 +3,7 @@
 import os
 import sysconfig
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,7 @@ class Node:
     def ensure(self, settings: Settings = EVERYTHING) -> tuple[str, ...]:
         host = scan(settings, self.config)
         built = resources.build(settings, host.inventory, {})
-        path = str(self.directory / "driver/config.toml")
-        return ensure(settings, self.config, host.facts, built, LAUNCHER, path, str(self.specs))
+        return ensure(settings, self.config, host.facts, built, str(self.specs))
 
     def spec(self, device_class: str = "gpu") -> Spec:
         path = self.specs / f"{VENDOR}-{device_class}.json"
@@ -99,7 +99,9 @@ def test_the_specs_are_valid_and_have_no_device_that_is_every_gpu(node: Node) ->
     assert {gpu_uuid(0), "0", "1:0"} < {device.name for device in gpus.devices}
     (hook,) = gpus.edits.hooks
     assert hook.path == LAUNCHER
-    assert hook.args[-2:] == ("--config", str(node.directory / "driver/config.toml"))
+    assert "--config" not in hook.args
+    node.ensure(replace(EVERYTHING, hook_config="/etc/other.toml"))
+    assert node.spec().edits.hooks[0].args[-2:] == ("--config", "/etc/other.toml")
 
 
 def test_a_spec_that_is_lost_or_old_is_written_again_and_no_other(node: Node) -> None:
@@ -183,5 +185,4 @@ def test_paths_are_the_hosts_where_the_plugin_sees_the_driver_elsewhere(node: No
     assert control["/dev/nvidiactl"] == "/run/nvidia/driver/dev/nvidiactl"
     (hook,) = spec.edits.hooks
     assert hook.path == "/opt/nvhook/bin/nvhook"
-    assert "--config" not in hook.args
     assert [*violations(spec)] == []

@@ -119,6 +119,12 @@ def test_the_driver_is_looked_for_where_manifests_mount_it(
     assert found.driver_root_here == here
 
 
+def test_the_hook_of_specs_gets_the_configuration_of_a_plugin_that_is_no_container() -> None:
+    own = Given({}, own="/etc/nvhook.toml")
+    assert read(own, {}, lambda _path: False)[0].hook_config == "/etc/nvhook.toml"
+    assert read(own, {}, lambda _path: True)[0].hook_config == ""
+
+
 @pytest.mark.parametrize(
     ("disable", "enable", "expected", "count"),
     [
