@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.runtime.bundle import flat
 from tests.runtime.simulated import Driver
 
 PLAIN = "localhost/nvhook/debian:plain"
@@ -31,7 +32,7 @@ def make_archive(path: Path, root: Path, programs: Path, driver: Driver) -> None
         for name in ("probe", "cuda_check"):
             layer.add(programs / name, name)
         for name, (major, minor) in driver.numbers().items():
-            layer.addfile(_node(f"nodes/{name}", major, minor))
+            layer.addfile(_node(f"nodes/{flat(name)}", major, minor))
     pause = path.with_name("pause-layer.tar")
     with tarfile.open(pause, "w") as layer:
         layer.add("/bin/busybox", "bin/busybox")

@@ -42,7 +42,7 @@ def node(hosts, kubelet, archive, nvhook) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
-def mig_node(hosts, kubelet, workspace, debian, compiled, mig_driver, installed) -> Iterator[Node]:
+def mig_node(hosts, kubelet, workspace, debian, compiled, mig_driver, nvhook) -> Iterator[Node]:
     """A node of four GPUs, two of them in MIG mode, with the newest containerd, which has CDI."""
     archive = workspace / "mig-images.tar"
     images.make_archive(archive, debian, compiled, mig_driver)
