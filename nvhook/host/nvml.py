@@ -105,10 +105,10 @@ def parse_mig_devices(
 
 def print_uuids(library: str) -> None:
     """Print ``bus-id uuid`` for each GPU: what the child runs."""
-    nvml = _started(library)
+    nvml = started(library)
     for handle, bus_id in _handles(nvml):
         try:
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuid = text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
         print(bus_id, uuid, flush=True)
@@ -116,7 +116,7 @@ def print_uuids(library: str) -> None:
 
 def print_mig_devices(library: str) -> None:
     """Print ``bus-id gi ci index uuid name`` for each MIG device: what the child runs."""
-    nvml = _started(library)
+    nvml = started(library)
     for gpu, bus_id in _handles(nvml):
         try:
             count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
@@ -127,14 +127,18 @@ def print_mig_devices(library: str) -> None:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
                 gi = nvml.nvmlDeviceGetGpuInstanceId(handle)
                 ci = nvml.nvmlDeviceGetComputeInstanceId(handle)
-                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-                name = _text(nvml.nvmlDeviceGetName(handle))
+                uuid = text(nvml.nvmlDeviceGetUUID(handle))
+                name = text(nvml.nvmlDeviceGetName(handle))
             except nvml.NVMLError:
                 continue  # no device has this index
             print(bus_id, gi, ci, index, uuid, name, flush=True)
 
 
-def _started(library: str) -> "ModuleType":
+def started(library: str) -> "ModuleType":
+    """Return pynvml, initialised with this library: only ever in a child process.
+
+    Raises: OSError for a library that can't be loaded, pynvml.NVMLError.
+    """
     import ctypes
 
     import pynvml
@@ -150,11 +154,12 @@ def _handles(nvml: "ModuleType") -> "Iterator[tuple[object, str]]":
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            bus_id = text(nvml.nvmlDeviceGetPciInfo(handle).busId)
         except nvml.NVMLError:
             continue  # one lost GPU does not hide the others
         yield handle, bus_id
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """Return what a pynvml of any version gives for a name."""
     return value if isinstance(value, str) else value.decode("ascii", "replace")

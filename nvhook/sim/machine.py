@@ -18,7 +18,14 @@ The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a co
     gpu0.mig0=MIG-... 7 0 66 67 1g.10gb
                                 migM: M is the MIG device's index; its UUID, the ids of its GPU and
                                 compute instance, the minors of their capabilities, its profile
-    gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on
+    gpu0.status=ok              or lost: the programs answer "GPU is lost" from then on;
+                                or failed: "unknown error"
+    gpu0.xid=79                 an Xid has happened, of one MIG instance: 31 7 0 (GI, CI); each
+                                such line is one event, told to who waits for events then
+    gpu0.place=0/1/0            on the PCI tree: CPU/host bridge/switch/switch/board
+    gpu0.nvlinks=1 1 s          the other end of each NVLink: a GPU's index, or s for a switch
+    nvml=ok                     or storm: every call into NVML answers "unknown error"; or hang:
+                                none returns
 
 nvidia-smi, libnvidia-ml and libcuda carry the same text behind their ELF image (see
 ``src/machine.c``), because a container does not see DIR. Where the file can be read, its lines win

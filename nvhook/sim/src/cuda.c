@@ -49,7 +49,8 @@ int cuInit(unsigned flags) {
         return CUDA_ERROR_UNKNOWN;
     reachable_count = 0;
     for (unsigned i = 0; i < machine.count; i++)
-        if (!machine.gpus[i].lost && sim_probe_gpu(&machine, &machine.gpus[i]) == SIM_PERMITTED)
+        if (machine.gpus[i].status == SIM_OK &&
+            sim_probe_gpu(&machine, &machine.gpus[i]) == SIM_PERMITTED)
             reachable[reachable_count++] = (int)i;
     ready = reachable_count > 0;
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;

@@ -45,6 +45,25 @@ static void set_mig(struct sim_mig *mig, const char *value) {
         mig->uuid[0] = '\0';
 }
 
+/* NUMBER [GI CI]: one more. */
+static void add_xid(struct sim_gpu *gpu, const char *value) {
+    struct sim_xid xid = {0, SIM_WHOLE_GPU, SIM_WHOLE_GPU};
+    if (gpu->xid_count < SIM_MAX_XIDS && sscanf(value, "%u %u %u", &xid.number, &xid.gi, &xid.ci))
+        gpu->xids[gpu->xid_count++] = xid;
+}
+
+static enum sim_status status_of(const char *value) {
+    if (!strcmp(value, "lost"))
+        return SIM_LOST;
+    return strcmp(value, "failed") ? SIM_OK : SIM_FAILED;
+}
+
+static enum sim_nvml nvml_of(const char *value) {
+    if (!strcmp(value, "storm"))
+        return SIM_STORM;
+    return strcmp(value, "hang") ? SIM_ANSWERING : SIM_HANGING;
+}
+
 static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
     if (!strcmp(key, "uuid"))
         copy_text(gpu->uuid, sizeof gpu->uuid, value);
@@ -63,7 +82,13 @@ static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
     else if (!strcmp(key, "mig_capable"))
         gpu->mig_capable = number(value) != 0;
     else if (!strcmp(key, "status"))
-        gpu->lost = !strcmp(value, "lost");
+        gpu->status = status_of(value);
+    else if (!strcmp(key, "place"))
+        copy_text(gpu->place, sizeof gpu->place, value);
+    else if (!strcmp(key, "nvlinks"))
+        copy_text(gpu->nvlinks, sizeof gpu->nvlinks, value);
+    else if (!strcmp(key, "xid"))
+        add_xid(gpu, value);
     else if (!strncmp(key, "mig", 3) && key[3] >= '0' && key[3] < '0' + SIM_MAX_MIG && !key[4])
         set_mig(&gpu->mig[key[3] - '0'], value);
 }
@@ -74,6 +99,8 @@ static void set_key(struct sim_machine *machine, const char *key, const char *va
         unsigned long index = strtoul(key + 3, &rest, 10);
         if (index < SIM_MAX_GPUS && *rest == '.')
             set_gpu(&machine->gpus[index], rest + 1, value);
+    } else if (!strcmp(key, "state-path")) {
+        copy_text(machine->state_path, sizeof machine->state_path, value);
     } else if (!strcmp(key, "gpus")) {
         unsigned long long count = number(value);
         machine->count = count > SIM_MAX_GPUS ? SIM_MAX_GPUS : (unsigned)count;
@@ -85,11 +112,13 @@ static void set_key(struct sim_machine *machine, const char *key, const char *va
         machine->uvm_major = (unsigned)number(value);
     } else if (!strcmp(key, "caps_major")) {
         machine->caps_major = (unsigned)number(value);
+    } else if (!strcmp(key, "nvml")) {
+        machine->nvml = nvml_of(value);
     }
 }
 
-/* Read key=value lines; a # starts a comment line. state_path may be NULL. */
-static void parse(char *text, struct sim_machine *machine, char *state_path) {
+/* Read key=value lines; a # starts a comment line. */
+static void parse(char *text, struct sim_machine *machine) {
     for (char *line = text, *next; line; line = next) {
         next = strchr(line, '\n');
         if (next)
@@ -98,10 +127,7 @@ static void parse(char *text, struct sim_machine *machine, char *state_path) {
         if (*line == '#' || !equals)
             continue;
         *equals = '\0';
-        if (state_path && !strcmp(line, "state-path"))
-            copy_text(state_path, MAX_PATH, equals + 1);
-        else
-            set_key(machine, line, equals + 1);
+        set_key(machine, line, equals + 1);
     }
 }
 
@@ -142,20 +168,21 @@ static int read_trailer(int fd, char *text) {
     return rc;
 }
 
-static void overlay(const char *state_path, struct sim_machine *machine, char *text) {
+static void overlay(struct sim_machine *machine, char *text) {
     struct stat st;
-    int fd = open(state_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(machine->state_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return;
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size < MAX_TEXT &&
         !read_at(fd, text, (size_t)st.st_size, 0))
-        parse(text, machine, NULL);
+        parse(text, machine);
     close(fd);
 }
 
 /* Choose the directory of the nodes. */
-static void find_dev(const char *state_path, struct sim_machine *machine) {
+static void find_dev(struct sim_machine *machine) {
     struct stat st;
+    const char *state_path = machine->state_path;
     const char *slash = strrchr(state_path, '/');
     char path[MAX_PATH + 32];
     strcpy(machine->dev, "/dev");
@@ -168,7 +195,6 @@ static void find_dev(const char *state_path, struct sim_machine *machine) {
 }
 
 int sim_load(const char *path, struct sim_machine *machine) {
-    char state_path[MAX_PATH] = "";
     int rc = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -180,10 +206,10 @@ int sim_load(const char *path, struct sim_machine *machine) {
         rc = read_trailer(fd, text);
     if (!rc) {
         memset(machine, 0, sizeof *machine);
-        parse(text, machine, state_path);
-        if (state_path[0] == '/')
-            overlay(state_path, machine, text);
-        find_dev(state_path, machine);
+        parse(text, machine);
+        if (machine->state_path[0] == '/')
+            overlay(machine, text);
+        find_dev(machine);
     }
     free(text);
     close(fd);

@@ -4,6 +4,8 @@
 
 #define SIM_MAX_GPUS 64
 #define SIM_MAX_MIG 7
+#define SIM_MAX_XIDS 32
+#define SIM_MAX_NVLINKS 18
 #define SIM_NVIDIA_MAJOR 195
 #define SIM_CTL_MINOR 255
 
@@ -14,24 +16,40 @@ struct sim_mig {
     char profile[24];
 };
 
+/* An error that the driver reports; gi and ci are SIM_WHOLE_GPU where it is no MIG instance's. */
+struct sim_xid {
+    unsigned number, gi, ci;
+};
+#define SIM_WHOLE_GPU 0xFFFFFFFFu
+
+enum sim_status { SIM_OK, SIM_LOST, SIM_FAILED };
+/* What every call into NVML does: SIM_HANGING ones never return. */
+enum sim_nvml { SIM_ANSWERING, SIM_STORM, SIM_HANGING };
+
 struct sim_gpu {
     unsigned minor;
     unsigned device_id;
     unsigned long long memory_mib;
     int mig_capable;
-    int lost;
+    enum sim_status status;
     char uuid[48];
     char bus[16];
     char model[96];
     char compute[8];
+    char place[32];    /* on the PCI tree, from the CPU down: 0/1/0 */
+    char nvlinks[128]; /* the index of the GPU at the other end of each link, or s: a switch */
     struct sim_mig mig[SIM_MAX_MIG];
+    unsigned xid_count;
+    struct sim_xid xids[SIM_MAX_XIDS];
 };
 
 struct sim_machine {
     unsigned count;
     unsigned cuda_version; /* 12040: CUDA 12.4 */
     unsigned uvm_major, caps_major;
+    enum sim_nvml nvml;
     char driver_version[24];
+    char state_path[4096]; /* empty: none */
     char dev[4096]; /* where the nodes are: /dev, or see sim_load */
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };

@@ -41,14 +41,14 @@ static int list(const struct sim_machine *machine, int all) {
         const struct sim_gpu *gpu = &machine->gpus[i];
         if (sim_probe_gpu(machine, gpu) != SIM_PERMITTED)
             continue;
-        if (gpu->lost) {
+        if (gpu->status == SIM_LOST) {
             printf("GPU %u: %s is lost (UUID: %s)\n", shown, gpu->bus, gpu->uuid);
             lost++;
         } else {
             printf("GPU %u: %s (UUID: %s)\n", shown, gpu->model, gpu->uuid);
         }
         shown++;
-        if (!gpu->lost)
+        if (gpu->status != SIM_LOST)
             list_mig(machine, gpu);
     }
     if (!shown)

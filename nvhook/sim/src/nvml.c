@@ -6,7 +6,7 @@
  * Source of names, numbers and layouts: NVIDIA's NVML API reference.
  */
 #define _GNU_SOURCE
-#include "machine.h"
+#include "nvml.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,32 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-#define EXPORT __attribute__((visibility("default")))
-
-enum nvml_return {
-    NVML_SUCCESS = 0,
-    NVML_ERROR_UNINITIALIZED = 1,
-    NVML_ERROR_INVALID_ARGUMENT = 2,
-    NVML_ERROR_NOT_SUPPORTED = 3,
-    NVML_ERROR_NO_PERMISSION = 4,
-    NVML_ERROR_NOT_FOUND = 6,
-    NVML_ERROR_INSUFFICIENT_SIZE = 7,
-    NVML_ERROR_DRIVER_NOT_LOADED = 9,
-    NVML_ERROR_GPU_IS_LOST = 15,
-    NVML_ERROR_UNKNOWN = 999,
-};
+#include <unistd.h>
 
 enum { BRAND_TESLA = 2, BRAND_GEFORCE = 5, BRAND_NVIDIA_RTX = 13, BRAND_NVIDIA = 14 };
-
-/* A struct sim_gpu or one of its struct sim_mig: told apart by where it stands. */
-typedef void *Device;
-
-struct pci_info {
-    char bus_id_legacy[16];
-    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-    char bus_id[32];
-};
 
 struct memory {
     unsigned long long total, free, used;
@@ -87,19 +64,23 @@ EXPORT int nvmlDeviceGetBrand(Device device, unsigned *brand);
 EXPORT int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor);
 EXPORT int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *celsius);
 
-static struct sim_machine machine;
+struct sim_machine machine;
 static unsigned reachable[SIM_MAX_GPUS];
 static unsigned reachable_count;
 static unsigned initialized; /* nvmlInit may be called more than once; each wants its nvmlShutdown */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int load(struct sim_machine *into) {
+int load(struct sim_machine *into) {
     Dl_info info;
-    return dladdr((void *)nvmlInit_v2, &info) && !sim_load(info.dli_fname, into);
+    if (!dladdr((void *)nvmlInit_v2, &info) || sim_load(info.dli_fname, into))
+        return NVML_ERROR_UNKNOWN;
+    while (into->nvml == SIM_HANGING)
+        pause();
+    return into->nvml == SIM_STORM ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
 }
 
 static int start(void) {
-    if (!load(&machine))
+    if (load(&machine))
         return NVML_ERROR_UNKNOWN;
     switch (sim_probe_ctl(&machine)) {
     case SIM_PERMITTED:
@@ -157,6 +138,8 @@ const char *nvmlErrorString(int result) {
         return "buffer too small";
     case NVML_ERROR_DRIVER_NOT_LOADED:
         return "driver not loaded";
+    case NVML_ERROR_TIMEOUT:
+        return "timeout";
     case NVML_ERROR_GPU_IS_LOST:
         return "GPU is lost";
     default:
@@ -208,29 +191,42 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
     return NVML_SUCCESS;
 }
 
-static struct sim_gpu *gpu_of(Device device) {
+struct sim_gpu *gpu_of(Device device) {
     const char *at = device, *first = (const char *)machine.gpus;
     if (at < first || at >= (const char *)(machine.gpus + machine.count))
         return NULL;
     return &machine.gpus[(size_t)(at - first) / sizeof *machine.gpus];
 }
 
-static struct sim_mig *mig_of(Device device) {
+struct sim_mig *mig_of(Device device) {
     struct sim_gpu *gpu = gpu_of(device);
     return gpu && (void *)gpu != device ? device : NULL;
 }
 
 /* Whether a call for a device may go on: the arguments are sound and the GPU is still there. */
-static int check(Device device, const void *out) {
+int check(Device device, const void *out) {
     if (!initialized)
         return NVML_ERROR_UNINITIALIZED;
     const struct sim_gpu *gpu = gpu_of(device);
     if (!out || !gpu)
         return NVML_ERROR_INVALID_ARGUMENT;
     struct sim_machine *now = malloc(sizeof *now);
-    int lost = now && load(now) ? now->gpus[gpu - machine.gpus].lost : gpu->lost;
+    int rc = now ? load(now) : NVML_ERROR_UNKNOWN;
+    if (!rc)
+        rc = error_of(&now->gpus[gpu - machine.gpus]);
     free(now);
-    return lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+    return rc;
+}
+
+int error_of(const struct sim_gpu *gpu) {
+    switch (gpu->status) {
+    case SIM_OK:
+        return NVML_SUCCESS;
+    case SIM_LOST:
+        return NVML_ERROR_GPU_IS_LOST;
+    default:
+        return NVML_ERROR_UNKNOWN;
+    }
 }
 
 static int check_mig(Device device, const void *out) {
@@ -276,7 +272,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
     return NVML_ERROR_NOT_FOUND;
 }
 
-static int bus_numbers(const char *text, unsigned *domain, unsigned *bus, unsigned *device) {
+int bus_numbers(const char *text, unsigned *domain, unsigned *bus, unsigned *device) {
     return sscanf(text, "%x:%x:%x", domain, bus, device) == 3;
 }
 
@@ -336,15 +332,18 @@ int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *pci) {
     int rc = check(device, pci);
     if (rc)
         return rc;
-    const struct sim_gpu *gpu = gpu_of(device);
+    fill_pci(gpu_of(device)->bus, gpu_of(device)->device_id, pci);
+    return NVML_SUCCESS;
+}
+
+void fill_pci(const char *bus, unsigned device_id, struct pci_info *pci) {
     memset(pci, 0, sizeof *pci);
-    bus_numbers(gpu->bus, &pci->domain, &pci->bus, &pci->device);
-    pci->pci_device_id = gpu->device_id << 16 | 0x10de;
+    bus_numbers(bus, &pci->domain, &pci->bus, &pci->device);
+    pci->pci_device_id = device_id << 16 | 0x10de;
     snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.0",
              pci->domain & 0xffff, pci->bus & 0xff, pci->device & 0xff);
     snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff,
              pci->device & 0xff);
-    return NVML_SUCCESS;
 }
 
 /* A MIG device has what its profile says: 1g.10gb. */

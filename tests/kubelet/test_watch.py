@@ -1,0 +1,336 @@
+"""The NVML child: what it reports of a simulated machine, and how it is kept."""
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvhook.kubelet import nvml_watch, watch
+from nvhook.kubelet.health import Health
+from nvhook.kubelet.reports import Driver, Failed, GpuFacts, Link, Probe, Ready, Report, Round, Xid
+from nvhook.kubelet.watch import Watch
+from tests.kubelet.machines import Machine
+
+
+@pytest.fixture
+def make(tmp_path: Path, require) -> Callable[..., Machine]:
+    require(os.geteuid() == 0, "needs root: mknod")
+    return lambda gpus=2, mig=(), **settings: Machine(tmp_path / "sim", gpus, mig, **settings)
+
+
+class Watching:
+    """A running watch, its reports, and the health they make."""
+
+    def __init__(self, machine: Machine, with_xids: bool = True) -> None:
+        self.machine = machine
+        self.reports: list[Report] = []
+        self._news = asyncio.Event()
+        inventory = machine.inventory
+        self.uuids = [gpu.uuid for gpu in inventory.gpus]
+        self.health = Health(frozenset(), time.monotonic())
+        self.health.expect((*inventory.gpus, *inventory.mig_devices), time.monotonic())
+        self.watch = Watch(self._take, with_xids)
+        self.watch.use(inventory)
+
+    async def __aenter__(self) -> "Watching":
+        self._task = asyncio.create_task(self.watch.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        assert self._task.cancelled()
+        assert children() == []
+
+    def _take(self, report: Report) -> None:
+        self.reports.append(report)
+        self.health.take(report, time.monotonic())
+        self._news.set()
+
+    async def until(self, kind: type[Report], seconds: float = 10, times: int = 1) -> list[Report]:
+        """Wait for new reports of a kind, and return what came since the call."""
+        start = len(self.reports)
+        deadline = time.monotonic() + seconds
+        while sum(isinstance(each, kind) for each in self.reports[start:]) < times:
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), deadline - time.monotonic())
+        return self.reports[start:]
+
+    async def until_health(self, reasons: dict[str, str], seconds: float) -> float:
+        """Wait for a state of health and return how long it took."""
+        start = time.monotonic()
+        while (now := self.health.unhealthy(time.monotonic())) != reasons:
+            if time.monotonic() - start > seconds:
+                raise AssertionError(f"after {seconds} s it is {now}")
+            await asyncio.sleep(0.1)
+        return time.monotonic() - start
+
+
+def children() -> list[int]:
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def test_the_machine_is_told_and_then_every_gpu_each_second(make) -> None:
+    async def run() -> None:
+        machine = make(3)
+        machine.say("gpu0.place=0/0/0", "gpu1.place=0/0/0", "gpu2.place=1/0/0")
+        machine.say("gpu0.nvlinks=1 1 s", "gpu1.nvlinks=0 0 s s", "gpu2.nvlinks=s s s")
+        async with Watching(machine) as watching:
+            a, b, c = watching.uuids
+            told = await watching.until(Round)
+            assert told == [
+                Driver("550.54.14"),
+                *(
+                    GpuFacts(uuid, f"0000:{bus}:00.0", 81559, (9, 0))
+                    for uuid, bus in ((a, "04"), (b, "07"), (c, "0a"))
+                ),
+                Link(a, b, 20, 3),
+                Link(a, c, 50, 1),
+                Link(b, c, 50, 2),
+                Ready(),
+                *(Probe(uuid) for uuid in (a, b, c)),
+                Round(),
+            ]
+            started = time.monotonic()
+            told = await watching.until(Round, times=2)
+            assert 1.8 < time.monotonic() - started < 3
+            assert told == [Probe(a), Probe(b), Probe(c), Round()] * 2
+            assert len(children()) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("line", "instance"), [("gpu1.xid=79", (None, None)), ("gpu1.xid=79 7 0", (7, 0))]
+)
+def test_each_xid_is_told_once(make, line: str, instance) -> None:
+    async def run() -> None:
+        machine = make()
+        machine.say("gpu1.xid=13")  # before anyone listened
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            machine.say(line)
+            told = await watching.until(Xid, 2)
+            assert told[-1] == Xid(watching.uuids[1], 79, *instance)
+            told = await watching.until(Round, times=2)
+            assert not any(isinstance(each, Xid) for each in told)
+            machine.say("gpu1.xid=48", "gpu0.xid=31")
+            told = await watching.until(Xid, 2, times=2)
+            assert {(each.uuid, each.number) for each in told if isinstance(each, Xid)} == {
+                (watching.uuids[1], 48),
+                (watching.uuids[0], 31),
+            }
+
+    asyncio.run(run())
+
+
+def test_without_xids_only_probes_tell(make) -> None:
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine, with_xids=False) as watching:
+            await watching.until(Round)
+            machine.say("gpu1.xid=79", "gpu1.status=lost")
+            told = await watching.until(Round, times=2)
+            assert Probe(watching.uuids[1], "GPU is lost") in told
+            assert not any(isinstance(each, Xid) for each in told)
+
+    asyncio.run(run())
+
+
+def test_a_lost_gpu_is_told_the_others_are_listened_to_and_it_comes_back(make) -> None:
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine) as watching:
+            a, b = watching.uuids
+            await watching.until(Round)
+            machine.say("gpu0.status=lost")
+            assert await watching.until_health({a: "GPU is lost"}, 5) < 5
+            machine.say("gpu1.xid=79")
+            told = await watching.until(Xid, 3)
+            assert told[-1] == Xid(b, 79)
+            machine.say("gpu0.status=ok")
+            assert await watching.until_health({}, 30) >= 8
+            machine.say("gpu0.xid=48")
+            told = await watching.until(Xid, 3)
+            assert told[-1] == Xid(a, 48)
+
+    asyncio.run(run())
+
+
+def test_a_gpu_that_is_lost_from_the_start_hides_no_other(make) -> None:
+    async def run() -> None:
+        machine = make()
+        machine.say("gpu0.status=lost")
+        async with Watching(machine) as watching:
+            a, b = watching.uuids
+            told = await watching.until(Round)
+            assert [each for each in told if isinstance(each, Probe)] == [Probe(b)]
+            await watching.until_health({a: "NVML does not list it"}, 6)
+            machine.say("gpu0.status=ok")
+            told = await watching.until(Round, times=2)
+            assert GpuFacts(a, "0000:04:00.0", 81559, (9, 0)) in told
+            machine.say("gpu0.xid=48")
+            told = await watching.until(Xid, 3)
+            assert told[-1] == Xid(a, 48)
+
+    asyncio.run(run())
+
+
+def test_one_failing_gpu_is_no_failure_of_nvml_and_all_are(make) -> None:
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine) as watching:
+            a, _ = watching.uuids
+            await watching.until(Round)
+            machine.say("gpu0.status=failed")
+            await watching.until_health({a: "Unknown Error"}, 5)
+            machine.say("gpu1.status=failed")
+            told = await watching.until(Failed, 5)
+            assert told[-1] == Failed("Unknown Error")
+            assert set(watching.health.unhealthy(time.monotonic())) == {a}
+
+    asyncio.run(run())
+
+
+def test_a_storm_of_errors_costs_next_to_nothing(make) -> None:
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            machine.say("nvml=storm")
+            told = await watching.until(Failed, 5)
+            before = used()
+            await asyncio.sleep(30)
+            assert used() - before < 0.02 * 30
+            assert 3 <= sum(isinstance(each, Failed) for each in watching.reports) <= 6
+            assert told[-1] == Failed("Unknown Error")
+            why = "NVML does not answer: Unknown Error"
+            assert watching.health.unhealthy(time.monotonic() + 1) == dict.fromkeys(
+                watching.uuids, why
+            )
+            machine.say("nvml=ok")
+            assert len(await watching.until(Round, 32)) > 0
+
+    asyncio.run(run())
+
+
+def used() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    whole = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in whole)
+
+
+def test_xids_without_end_are_not_lines_without_end(make) -> None:
+    async def run() -> None:
+        machine = make(1)
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            machine.say(*["gpu0.xid=31"] * 30)
+            told = await watching.until(Round, times=3)
+            assert 1 <= sum(isinstance(each, Xid) for each in told) <= 3
+
+    asyncio.run(run())
+
+
+def test_a_child_that_hangs_is_killed(make, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "HEARTBEAT", 2.0)
+
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            (child,) = children()
+            machine.say("nvml=hang")
+            told = await watching.until(Failed, 5)
+            assert told[-1] == Failed("no answer for 2 s")
+            machine.say("nvml=ok")
+            await watching.until(Round)
+            assert children() != [child]
+
+    asyncio.run(run())
+
+
+def test_a_child_that_dies_is_replaced(make) -> None:
+    async def run() -> None:
+        async with Watching(make()) as watching:
+            await watching.until(Round)
+            (child,) = children()
+            os.kill(child, signal.SIGKILL)
+            told = await watching.until(Round, 5)
+            assert told[0] == Failed("it ended")
+
+    asyncio.run(run())
+
+
+def test_another_driver_is_watched_by_another_child(make, tmp_path: Path) -> None:
+    async def run() -> None:
+        machine = make()
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            before = children()
+            watching.watch.use(machine.inventory)
+            await watching.until(Round)
+            assert children() == before
+            watching.watch.use(None)
+            await asyncio.sleep(0.5)
+            assert children() == []
+            newer = Machine(tmp_path / "newer", 2, driver_version="560.35.03")
+            watching.watch.use(newer.inventory)
+            told = await watching.until(Round)
+            assert told[0] == Driver("560.35.03")
+
+    asyncio.run(run())
+
+
+def test_a_library_that_is_none_is_a_reason(make) -> None:
+    async def run() -> None:
+        machine = make()
+        inventory = machine.inventory
+        library = inventory.library("libnvidia-ml.so")
+        assert library is not None
+        Path(library.host_path).write_text("no library")
+        async with Watching(machine) as watching:
+            told = await watching.until(Failed)
+            assert told[-1].reason.startswith("the library can't be loaded: ")
+
+    asyncio.run(run())
+
+
+def test_a_child_does_not_outlive_its_parent(make, tmp_path: Path) -> None:
+    machine = make(1)
+    library = machine.inventory.library("libnvidia-ml.so")
+    machine.say("nvml=hang")
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        child = os.fork()
+        if child == 0:
+            os.write(writer, b"%d\n" % os.getpid())
+            nvml_watch.watch(library.host_path, "on")
+            os._exit(1)
+        time.sleep(60)
+        os._exit(1)
+    child = int(os.read(reader, 32))
+    time.sleep(1)
+    assert Path(f"/proc/{child}").exists()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and "Z" not in state(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.close(reader)
+    os.close(writer)
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
