@@ -4,6 +4,7 @@ import pytest
 
 from tests.engines.inside import assert_gets_nothing
 from tests.kubelet.real.looks import STAY, assert_sees_what_it_was_given, looking, seen
+from tests.runtime.expectations import COMPUTE
 
 GPU = "nvidia.com/gpu"
 TIME_SLICING = """\
@@ -146,19 +147,20 @@ def test_slices_are_taken_of_the_gpu_that_the_policy_says(node, start, driver, p
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "more"),
     [
-        pytest.param(("--device-id-strategy", "index"), id="index"),
-        pytest.param(("--device-list-strategy", "volume-mounts"), id="volume-mounts"),
+        pytest.param(("--device-id-strategy", "index"), (), id="index"),
+        pytest.param(("--device-list-strategy", "volume-mounts"), (), id="volume-mounts"),
         # containerd 1.6 hands the annotation on to nvhook-runtime.
-        pytest.param(("--device-list-strategy", "cdi-annotations"), id="annotations"),
-        pytest.param(("--pass-device-specs",), id="device-specs"),
+        pytest.param(("--device-list-strategy", "cdi-annotations"), (), id="annotations"),
+        pytest.param(("--pass-device-specs",), ("nvidia-modeset",), id="device-specs"),
     ],
 )
-def test_other_ways_to_tell_the_runtime_give_the_same(node, start, driver, nvhook, options):
+def test_other_ways_to_tell_the_runtime_give_the_same(node, start, driver, nvhook, options, more):
     start(node, *options, "--nvidia-cdi-hook-path", nvhook).wait(GPU, 4)
 
     pods = [node.add(looking(driver), {GPU: count}) for count in (1, 2)]
 
-    given = [assert_sees_what_it_was_given(node, driver, pod, GPU) for pod in pods]
+    control = (*COMPUTE, *more)
+    given = [assert_sees_what_it_was_given(node, driver, pod, GPU, control) for pod in pods]
     assert [len(uuids) for uuids in given] == [1, 2]
