@@ -98,6 +98,8 @@ def command(config_file: str, config_name: str) -> None:
         return read(given, os.environ)
 
     settings_source()
+    # gRPC's own lines are no JSON, and it looks here when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         daemon = import_module("nvhook.kubelet.daemon")
     except ImportError as error:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
 from nvhook.errors import ConfigError, NvhookError
@@ -74,6 +75,7 @@ class Daemon:
         for number in _STOP:
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._scan_wanted.set)
+        loop.set_default_executor(ThreadPoolExecutor(1, "host"))
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._serving.stop)
             await self._first_scan()
@@ -85,6 +87,9 @@ class Daemon:
                 LOG.info("serving metrics", extra=fields(port=status.port))
             await _until(stop, [self._rescan()])
             LOG.info("stopping")
+        # gRPC's tasks end a moment after its server, and complain when they are cancelled.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=1)
 
     # ---- what the host has
 

@@ -50,4 +50,4 @@ def plugin(kubelet: ScriptedKubelet) -> Iterator[Callable[..., Plugin]]:
     yield start
     for each in started:
         each.stop()
-        assert each.noise == []
+        assert not each.noise, "".join(each.noise)

@@ -28,6 +28,7 @@ class Endpoint:
     path: str
     options: Any
     channel: grpc.Channel
+    stream: Any = None
     devices: dict[str, bool] = field(default_factory=dict)
     numa: dict[str, list[int]] = field(default_factory=dict)
     messages: int = 0
@@ -46,13 +47,15 @@ class Endpoint:
             f"/v1beta1.DevicePlugin/{method}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=MESSAGES[answer].FromString,
-        )(MESSAGES[request](**fields), timeout=DIAL)
+        )(MESSAGES[request](**fields), timeout=DIAL, wait_for_ready=True)
 
 
 class ScriptedKubelet:
     """A kubelet in a directory of its own.
 
     ``wait_before_reading``: seconds that a slow kubelet lets pass before it takes the next list.
+    ``disconnects_the_newest``: as kubelets up to 1.35 do, end the newest registration of a resource
+    when the stream of any ends. ``refuse``: what to answer registrations with.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,6 +65,7 @@ class ScriptedKubelet:
         self.registrations: list[tuple[str, str]] = []
         self.refuse = ""
         self.wait_before_reading = 0.0
+        self.disconnects_the_newest = False
         self.max_message = 4 << 20
         self.created = 0.0
         self._changed = threading.Condition()
@@ -103,11 +107,14 @@ class ScriptedKubelet:
 
     def stop(self) -> None:
         """End: every connection is closed."""
-        self._stopping = True
+        with self._changed:
+            self._stopping = True
         assert self._server is not None
         self._server.stop(0).wait()
         self._server = None
         for endpoint in self.endpoints.values():
+            if endpoint.stream is not None:
+                endpoint.stream.cancel()
             endpoint.channel.close()
         for thread in self._threads:
             thread.join(DIAL)
@@ -133,12 +140,14 @@ class ScriptedKubelet:
         )
         endpoint = Endpoint(request.resource_name, path, None, channel)
         try:
-            grpc.channel_ready_future(channel).result(DIAL)
             endpoint.options = endpoint.call("GetDevicePluginOptions", "DevicePluginOptions")
-        except (grpc.RpcError, grpc.FutureTimeoutError) as error:
+        except grpc.RpcError as error:
             channel.close()
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {error}")
         with self._changed:
+            if self._stopping:
+                channel.close()
+                context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
             self.registrations.append((request.resource_name, request.endpoint))
             self.endpoints[request.resource_name] = endpoint
             self._changed.notify_all()
@@ -149,13 +158,14 @@ class ScriptedKubelet:
         return MESSAGES["Empty"]()
 
     def _listen(self, endpoint: Endpoint) -> None:
-        stream = endpoint.channel.unary_stream(
+        method = endpoint.channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=MESSAGES["ListAndWatchResponse"].FromString,
         )
         try:
-            for message in stream(MESSAGES["Empty"]()):
+            endpoint.stream = method(MESSAGES["Empty"]())
+            for message in endpoint.stream:
                 with self._changed:
                     endpoint.devices = {
                         each.ID: each.health == "Healthy" for each in message.devices
@@ -173,7 +183,10 @@ class ScriptedKubelet:
         with self._changed:
             endpoint.connected = False
             endpoint.devices = dict.fromkeys(endpoint.devices, False)
+            newest = self.endpoints.get(endpoint.resource)
             self._changed.notify_all()
+        if self.disconnects_the_newest and newest is not None and newest.connected:
+            newest.stream.cancel()
 
     # ---- what tests ask
 
