@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
-from nvhook.errors import ConfigError, NvhookError
-from nvhook.kubelet import answers, json_log, resources
+from nvhook.core.inventory import Device
+from nvhook.errors import ConfigError, HostError, NvhookError
+from nvhook.kubelet import answers, cdi_specs, json_log, preferred, resources, uevents
 from nvhook.kubelet.http_status import HttpStatus
 from nvhook.kubelet.json_log import LOG, fields
 from nvhook.kubelet.metrics import Metrics
+from nvhook.kubelet.monitor import Monitor
 from nvhook.kubelet.resources import Resource
 from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
@@ -60,6 +62,8 @@ class Daemon:
         self._serving = Serving(
             self._settings.kubelet_socket, Answers(self._allocate, self._prefer), self._metrics
         )
+        self._monitor = Monitor(self._settings, self._metrics, self._mark)
+        self._unhealthy: dict[str, str] = {}
         self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
@@ -79,13 +83,14 @@ class Daemon:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._serving.stop)
             await self._first_scan()
+            self._mark()
             if self._settings.metrics_address:
                 pages = {"/healthz": self._healthz, "/readyz": self._readyz}
                 status = HttpStatus(self._metrics.text, pages)
                 await status.start(self._settings.metrics_address)
                 stack.push_async_callback(status.stop)
                 LOG.info("serving metrics", extra=fields(port=status.port))
-            await _until(stop, [self._rescan()])
+            await _until(stop, [self._rescan(), self._monitor.run(), self._hear()])
             LOG.info("stopping")
         # gRPC's tasks end a moment after its server, and complain when they are cancelled.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -108,6 +113,7 @@ class Daemon:
             try:
                 await asyncio.wait_for(self._scan_wanted.wait(), TICK)
             except asyncio.TimeoutError:
+                self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
                 if now == seen and time.monotonic() - self._scanned < RESCAN:
                     continue
@@ -118,7 +124,20 @@ class Daemon:
                 await self._scan()
             except NvhookError as error:
                 self._note("host", error)
-                self._mark()
+            self._mark()
+
+    async def _hear(self) -> None:
+        """Scan at once when the kernel tells of a GPU or the driver."""
+
+        def changed(what: str) -> None:
+            LOG.info("the kernel tells of a change", extra=fields(what=what))
+            self._scan_wanted.set()
+
+        try:
+            await uevents.listen(changed)
+        except OSError as error:
+            LOG.warning("no kernel events: looking only", extra=fields(reason=str(error)))
+            await asyncio.Event().wait()
 
     def _reload(self) -> None:
         try:
@@ -142,35 +161,59 @@ class Daemon:
     async def _scan(self) -> None:
         """Read the host, and serve what it has.
 
-        Raises: HostError, FormatError, UnsupportedError; RequestError where settings and host do
-            not fit: then nothing is served.
+        Raises: HostError, FormatError, UnsupportedError: then what was served stays, and is bad;
+            RequestError where settings and host do not fit: then nothing is served.
         """
+        settings = self._settings
         with self._metrics.scan():
             self._scanned = time.monotonic()
-            host = await asyncio.to_thread(scan, self._settings, self._config)
-            self._host = host
             try:
-                built = resources.build(self._settings, host.inventory, host.numa)
+                host = await asyncio.to_thread(scan, settings, self._config)
+            except NvhookError:
+                self._monitor.expect(None, (), self._config.sys_root)
+                raise
+            try:
+                built = resources.build(settings, host.inventory, host.numa)
             except NvhookError:
                 await self._serving.apply(())
                 raise
+            # First the specs, then the devices that answers name in them.
+            self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
+            self._host = host
             await self._serving.apply(built)
+        self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
         self._note("host", None)
-        self._mark()
+
+    def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
+        """Write CDI specs where they are in use; return what is wrong with them."""
+        directory = self._config.cdi_spec_directories[-1]
+        try:
+            problems = cdi_specs.ensure(self._settings, self._config, host.facts, built, directory)
+        except (OSError, HostError) as error:
+            return error
+        return HostError("; ".join(problems)) if problems else None
+
+    def _devices(self) -> tuple[Device, ...]:
+        return tuple(each for resource in self._serving.resources for each in resource.devices)
 
     # ---- health
 
     def _mark(self) -> None:
         """Tell the kubelet which devices are bad."""
-        reasons = self._reasons()
+        reasons = self._monitor.unhealthy()
+        if "host" in self._problems:
+            reasons = {each.uuid: self._problems["host"] for each in self._devices()}
+        if reasons == self._unhealthy:
+            return
+        for uuid in reasons.keys() | self._unhealthy.keys():
+            reason = reasons.get(uuid, "")
+            if reason and uuid not in self._unhealthy:
+                LOG.warning("unhealthy", extra=fields(uuid=uuid, reason=reason))
+            elif not reason:
+                LOG.info("healthy again", extra=fields(uuid=uuid))
+        self._unhealthy = reasons
         self._metrics.unhealthy(reasons)
         self._serving.mark(reasons)
-
-    def _reasons(self) -> dict[str, str]:
-        if "host" not in self._problems:
-            return {}
-        uuids = [each.uuid for resource in self._serving.resources for each in resource.devices]
-        return dict.fromkeys(uuids, self._problems["host"])
 
     def _note(self, what: str, error: Exception | None) -> None:
         """Remember and log what is wrong, once."""
@@ -188,8 +231,14 @@ class Daemon:
         return answers.allocate(resource, ids, self._settings, self._host.facts)
 
     def _prefer(self, resource: Resource, wanted: Preference) -> tuple[str, ...]:
-        ids = dict.fromkeys((*wanted.must_include, *wanted.available))
-        return tuple(ids)[: wanted.size]
+        return preferred.choose(
+            resource,
+            wanted.available,
+            wanted.must_include,
+            wanted.size,
+            self._monitor.links,
+            self._settings.shared_policy,
+        )
 
     def _healthz(self) -> tuple[bool, Mapping[str, object]]:
         """Say what is wrong; it fails only for what a restart may mend."""
@@ -197,7 +246,7 @@ class Daemon:
         content = {
             "stuck": stuck,
             "problems": self._problems,
-            "unhealthy": self._reasons(),
+            "unhealthy": self._unhealthy,
             "resources": {each.name: len(each.ids) for each in self._serving.resources},
         }
         return not stuck, content

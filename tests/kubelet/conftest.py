@@ -33,7 +33,10 @@ def machine(short_directory: Path) -> Callable[..., Path]:
     """Makes a simulated machine and returns its config.toml."""
 
     def make(**options: Any) -> Path:
-        return Path(create(str(short_directory / "sim"), report=lambda _: None, **options))
+        config = Path(create(str(short_directory / "sim"), report=lambda _: None, **options))
+        with config.open("a") as file:
+            file.write(f'cdi-spec-directories = ["{short_directory}/cdi"]\n')
+        return config
 
     return make
 

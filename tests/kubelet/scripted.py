@@ -151,10 +151,10 @@ class ScriptedKubelet:
             self.registrations.append((request.resource_name, request.endpoint))
             self.endpoints[request.resource_name] = endpoint
             self._changed.notify_all()
-        thread = threading.Thread(target=self._listen, args=(endpoint,), daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+            thread = threading.Thread(target=self._listen, args=(endpoint,), daemon=True)
+            self._threads = [each for each in self._threads if each.is_alive()]
+            self._threads.append(thread)
+            thread.start()
         return MESSAGES["Empty"]()
 
     def _listen(self, endpoint: Endpoint) -> None:

@@ -68,7 +68,7 @@ def test_a_plugin_waits_for_a_kubelet_that_has_never_run(
         assert running.get("/readyz")[0] == 503
         kubelet.start()
         assert kubelet.wait_for_list().first_list - kubelet.created < SOON
-        assert running.get("/readyz")[0] == 200
+        until(lambda: running.get("/readyz")[0] == 200, SOON)
         kubelet.stop()
     finally:
         assert running.stop() == 0
