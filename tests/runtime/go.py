@@ -32,7 +32,7 @@ def build(
     require(go is not None, "needs Go, of any version that apt has: apt-get install golang-go")
     assert go is not None
     digest = hashlib.sha256(repr((package, options)).encode())
-    for file in sorted(module.iterdir()):
+    for file in sorted(path for path in module.rglob("*") if path.is_file()):
         digest.update(file.read_bytes())
     with cache(f"go-{module.name}") as directory:
         program = directory / digest.hexdigest()[:16]

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kubelet(require: Callable[[bool, str], None]) -> Path:
     """The program: four minutes to build on two cores, once."""
     package = "k8s.io/kubernetes/cmd/kubelet"
-    return go.build(require, HERE / "kubelet", package, "-trimpath", "-ldflags=-s -w")
+    return go.build(require, HERE / "kubernetes", package, "-trimpath", "-ldflags=-s -w")
 
 
 @pytest.fixture(scope="session")
