@@ -1,7 +1,10 @@
 """Nodes with a real kubelet, and the device plugin on them."""
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from tests.kubelet.real.node import Node, Plugin
 from tests.runtime import go, packages
 
 HERE = Path(__file__).parent
+GO_OPTIONS = ("-trimpath", "-ldflags=-s -w")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +27,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kubelet(require: Callable[[bool, str], None]) -> Path:
     """The program: four minutes to build on two cores, once."""
     package = "k8s.io/kubernetes/cmd/kubelet"
-    return go.build(require, HERE / "kubernetes", package, "-trimpath", "-ldflags=-s -w")
+    return go.build(require, HERE / "kubernetes", package, *GO_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def render(require: Callable[[bool, str], None]) -> Callable[[Path], list[dict[str, Any]]]:
+    """Render a kustomization, and check each object as an API server does."""
+    program = go.build(require, HERE / "kubernetes", "./manifests", *GO_OPTIONS)
+
+    def rendered(directory: Path) -> list[dict[str, Any]]:
+        done = subprocess.run([program, directory], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return rendered
 
 
 @pytest.fixture(scope="session")

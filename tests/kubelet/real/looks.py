@@ -1,6 +1,7 @@
-"""What a pod's container sees, which goes on when it has looked."""
+"""What a pod's container sees, which goes on when it has looked; and GPUs that fail."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.engines.inside import assert_gets, look
 from tests.kubelet.real.node import Node
@@ -37,3 +38,15 @@ def assert_sees_what_it_was_given(
     uuids = {each.partition("::")[0] for each in node.allocated(resource)[pod]}
     assert_gets(driver, output, [gpu.index for gpu in driver.gpus if gpu.uuid in uuids], control)
     return uuids
+
+
+@contextmanager
+def failing(driver: Driver, index: int) -> Iterator[None]:
+    """Make a simulated GPU fail meanwhile."""
+    state = driver.directory / "state"
+    original = state.read_text()
+    state.write_text(f"{original}gpu{index}.status=lost\n")
+    try:
+        yield
+    finally:
+        state.write_text(original)

@@ -24,6 +24,8 @@ PLUGINS = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 PORT = 10255
 NODE = "node"
+ADDRESS = "192.0.2.1"
+LABEL = "nvidia.com/gpu.present=true"  # what the DaemonSet's affinity is for
 COUNTER = itertools.count()
 
 # The kubelet sets these for the whole machine, unless they are so already: here they seem to be.
@@ -39,7 +41,8 @@ SYSCTLS = {
 FURNISH = """\
 mount -t tmpfs -o mode=755 tmpfs /var/lib &&
 mount -t tmpfs -o mode=755 tmpfs /var/log &&
-ip link set lo up"""
+ip link set lo up &&
+ip address add {address}/32 dev lo"""
 
 
 def configuration(host: Host) -> dict[str, Any]:
@@ -77,7 +80,7 @@ class Node:
     def __init__(self, host: Host, kubelet: Path, archive: Path, nvhook: Path) -> None:
         self.host = host
         self._program = kubelet
-        host.call("sh", "-c", FURNISH)
+        host.call("sh", "-c", FURNISH.format(address=ADDRESS))
         self._pretend_sysctls()
         self._manifests = host.directory / "manifests"
         self._manifests.mkdir()
@@ -103,7 +106,8 @@ class Node:
         """Start it and wait until device plugins can register."""
         file = self.host.directory / "kubelet.json"
         file.write_text(json.dumps(configuration(self.host)))
-        options = ("--config", file, "--hostname-override", NODE, "--v=2")
+        options = ["--config", file, "--v=2", "--hostname-override", NODE, "--node-ip", ADDRESS]
+        options += ["--node-labels", LABEL]
         self._kubelet = self.host.start(self._program, *options, socket=POD_RESOURCES)
         self.host.wait(lambda: self.pods() is not None, self.host.logs, seconds=30)
 
@@ -152,24 +156,25 @@ class Node:
 
         ``spec`` are further fields of the pod's specification.
         """
-        name = f"pod{next(COUNTER)}"
         container = {
             "name": "main",
             "image": image,
-            "imagePullPolicy": "Never",
             "command": list(command),
             "resources": {"limits": {key: str(value) for key, value in limits.items()}},
         }
-        general = {
-            "hostNetwork": True,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-        }
+        general = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+        return self.add_pod(general | spec | {"containers": [container]})
+
+    def add_pod(self, spec: Mapping[str, Any]) -> str:
+        """Make the kubelet start a pod of images that it has; return its name."""
+        name = f"pod{next(COUNTER)}"
+        containers = [each | {"imagePullPolicy": "Never"} for each in spec["containers"]]
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": general | spec | {"containers": [container]},
+            # The host's network: a network of its own would need CNI plugins.
+            "spec": {**spec, "containers": containers, "hostNetwork": True},
         }
         partial = self.host.directory / f"{name}.json"
         partial.write_text(json.dumps(manifest))
@@ -178,12 +183,19 @@ class Node:
 
     def wait_for_pod(self, name: str, phase: str) -> None:
         """Wait until a pod is Running, Succeeded or Failed."""
-        state = lambda: str(self.status(name))  # noqa: E731
-        self.host.wait(lambda: self.status(name).get("phase") == phase, state, seconds=30)
+        is_there = lambda: self.status(name).get("phase") == phase  # noqa: E731
+        self.host.wait(is_there, lambda: self.describe(name), seconds=30)
 
     def status(self, name: str) -> dict[str, Any]:
         """Return a pod's status, empty while the kubelet does not know it."""
         return dict((self.pods() or {}).get(name, {}).get("status", {}))
+
+    def is_ready(self, name: str) -> bool:
+        """Tell whether a pod's readiness probe has succeeded."""
+        conditions = self.status(name).get("conditions", [])
+        return {"Ready": "True"}.items() <= {
+            each["type"]: each["status"] for each in conditions
+        }.items()
 
     def output(self, name: str, attempt: int = 0) -> str:
         """Return what a pod's container has printed, the first one or one after a restart."""
@@ -191,6 +203,11 @@ class Node:
         # Each line: time, stream, F (full) or P (partial), text.
         lines = (line.split(" ", 3) for line in log.read_text().splitlines())
         return "".join(f"{text}\n" for _, stream, _, text in lines if stream == "stdout")
+
+    def describe(self, name: str) -> str:
+        """Return a pod's status and the end of everything that it has logged, for messages."""
+        logs = sorted(self.host.directory.glob(f"pods/default_{name}-{NODE}_*/*/*.log"))
+        return "\n".join([str(self.status(name)), *(log.read_text()[-3000:] for log in logs)])
 
     def remove(self, *names: str) -> None:
         """Remove pods, all if none is named, and wait until their containers are gone."""

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.inside import assert_gets_nothing
-from tests.kubelet.real.looks import STAY, assert_sees_what_it_was_given, looking, seen
+from tests.kubelet.real.looks import STAY, assert_sees_what_it_was_given, failing, looking, seen
 from tests.runtime.expectations import COMPUTE
 
 GPU = "nvidia.com/gpu"
@@ -105,20 +105,15 @@ def test_a_plugin_that_is_stopped_gives_nothing_and_started_again_all(node, star
 def test_a_failing_gpu_is_not_given_until_it_works_again(node, start, driver):
     plugin = start(node)
     everything = plugin.wait(GPU, 4)
-    state = driver.directory / "state"
-    original = state.read_text()
-    failing = driver.gpus[1].uuid
-    try:
-        state.write_text(original + "gpu1.status=lost\n")
-        assert plugin.wait(GPU, 3, seconds=5) == everything - {failing}
+    bad = driver.gpus[1].uuid
+    with failing(driver, 1):
+        assert plugin.wait(GPU, 3, seconds=5) == everything - {bad}
         pod = node.add(looking(driver), {GPU: 3})
-        assert assert_sees_what_it_was_given(node, driver, pod, GPU) == everything - {failing}
-    finally:
-        state.write_text(original)
+        assert assert_sees_what_it_was_given(node, driver, pod, GPU) == everything - {bad}
 
     assert plugin.wait(GPU, 4, seconds=30) == everything
     pod = node.add(looking(driver), {GPU: 1})
-    assert assert_sees_what_it_was_given(node, driver, pod, GPU) == {failing}
+    assert assert_sees_what_it_was_given(node, driver, pod, GPU) == {bad}
 
 
 def test_four_pods_share_a_gpu_in_time_slices_and_a_fifth_is_refused(node, start, driver):
