@@ -50,6 +50,8 @@ int nvh_setns(int fd, int nstype)
 	return result(setns(fd, nstype));
 }
 
+int nvh_unshare(int namespaces) { return result(unshare(namespaces)); }
+
 int nvh_pidfd_open(int pid) { return result(syscall(SYS_pidfd_open, pid, 0)); }
 
 /* A descriptor that tells of the changes of one path; it never makes a reader wait. */

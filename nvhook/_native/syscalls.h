@@ -10,6 +10,7 @@
 int nvh_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve);
 int nvh_setfsids(uint32_t uid, uint32_t gid);
 int nvh_setns(int fd, int nstype);
+int nvh_unshare(int namespaces);
 int nvh_pidfd_open(int pid);
 int64_t nvh_mount_id(int fd);
 int64_t nvh_filesystem_magic(int fd);

@@ -16,6 +16,7 @@ from nvhook.kubelet.http_status import HttpStatus
 from nvhook.kubelet.json_log import LOG, fields
 from nvhook.kubelet.metrics import Metrics
 from nvhook.kubelet.monitor import Monitor
+from nvhook.kubelet.mps_daemons import MpsDaemons
 from nvhook.kubelet.resources import Resource
 from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
@@ -63,6 +64,7 @@ class Daemon:
             self._settings.kubelet_socket, Answers(self._allocate, self._prefer), self._metrics
         )
         self._monitor = Monitor(self._settings, self._metrics, self._mark)
+        self._mps = MpsDaemons(self._mark)
         self._unhealthy: dict[str, str] = {}
         self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
@@ -81,6 +83,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._scan_wanted.set)
         loop.set_default_executor(ThreadPoolExecutor(1, "host"))
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._mps.stop)
             stack.push_async_callback(self._serving.stop)
             await self._first_scan()
             self._mark()
@@ -200,7 +203,7 @@ class Daemon:
 
     def _mark(self) -> None:
         """Tell the kubelet which devices are bad."""
-        reasons = self._monitor.unhealthy()
+        reasons = {**self._apply_mps(), **self._monitor.unhealthy()}
         if "host" in self._problems:
             reasons = {each.uuid: self._problems["host"] for each in self._devices()}
         if reasons == self._unhealthy:
@@ -214,6 +217,17 @@ class Daemon:
         self._unhealthy = reasons
         self._metrics.unhealthy(reasons)
         self._serving.mark(reasons)
+
+    def _apply_mps(self) -> dict[str, str]:
+        """Start and stop MPS daemons as is needed; return which devices they can't serve."""
+        if self._host is not None:
+            self._mps.apply(
+                self._settings.mps_root,
+                self._serving.resources,
+                self._host.inventory,
+                self._monitor.gpus,
+            )
+        return self._mps.reasons()
 
     def _note(self, what: str, error: Exception | None) -> None:
         """Remember and log what is wrong, once."""

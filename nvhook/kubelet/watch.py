@@ -5,19 +5,19 @@ whatever NVML does, it costs next to nothing.
 """
 
 import asyncio
-import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nvhook.core.inventory import Inventory
+from nvhook.kubelet.backoff import Backoff
+from nvhook.kubelet.children import Child, kill
 from nvhook.kubelet.reports import Failed, Report, Round, parse
 
 # All in seconds.
 HEARTBEAT = 15.0
 START = 60.0  # until the first report: NVML initialises idle GPUs one after the other
-FIRST_PAUSE = 1.0
-LAST_PAUSE = 30.0
+STEADY = 30.0  # a child that lived so long is replaced at once again
 
 MAX_LINE = 4096
 
@@ -39,9 +39,8 @@ class Watch:
         self._with_xids = with_xids
         self._library = ""
         self._machine: object = None
-        self._pauses = _pauses()
+        self._backoff = Backoff()
         self._changed = asyncio.Event()
-        self._dying: list[subprocess.Popen[bytes]] = []
 
     def use(self, inventory: Inventory | None) -> None:
         """Watch this machine; a new child starts at once if it is not the one before.
@@ -62,7 +61,7 @@ class Watch:
 
     def restart(self) -> None:
         """Replace the child now."""
-        self._pauses = _pauses()
+        self._backoff.reset()
         self._changed.set()
 
     async def run(self) -> None:
@@ -75,7 +74,7 @@ class Watch:
                 await asyncio.wait({child, changed}, return_when=asyncio.FIRST_COMPLETED)
                 if child.done():
                     child.result()  # a bug of ours, or of the one who takes reports, isn't hidden
-                    await asyncio.wait({changed}, timeout=next(self._pauses))
+                    await asyncio.wait({changed}, timeout=self._backoff.pause())
             finally:
                 child.cancel()
                 changed.cancel()
@@ -88,7 +87,6 @@ class Watch:
         path = [entry for entry in sys.path if entry.startswith("/")]
         arguments = [library, "on" if self._with_xids else "off", *path]
         try:
-            # Not asyncio's: cancelled while it starts a process, it leaves it behind.
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _CHILD, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -108,16 +106,13 @@ class Watch:
             )
             reason = await self._read(lines, child)
         finally:
-            child.kill()
             if pipe is not None:
                 pipe.close()
-            await self._bury(child)
+            await kill(child)
         if reason is not None:
             self._report(Failed(reason))
 
-    async def _read(
-        self, lines: asyncio.StreamReader, child: "subprocess.Popen[bytes]"
-    ) -> str | None:
+    async def _read(self, lines: asyncio.StreamReader, child: Child) -> str | None:
         """Hand on what a child says; return why it is of no more use, None if it said so itself.
 
         A silent child is killed, which ends its lines.
@@ -144,29 +139,5 @@ class Watch:
                 return None
             if isinstance(report, Round):
                 patience = HEARTBEAT
-                if loop.time() - started > LAST_PAUSE:
-                    self._pauses = _pauses()
-
-    async def _bury(self, child: "subprocess.Popen[bytes]") -> None:
-        """Wait for a killed child, though not for ever.
-
-        In an uninterruptible call of the driver it dies only when the driver lets go.
-        """
-        self._dying.append(child)
-        try:
-            for _ in range(100):
-                await asyncio.sleep(0.01)
-                self._dying = [each for each in self._dying if each.poll() is None]
-                if child not in self._dying:
-                    break
-        except asyncio.CancelledError:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(1)
-            raise
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LAST_PAUSE)
+                if loop.time() - started > STEADY:
+                    self._backoff.reset()

@@ -1,7 +1,8 @@
 """The user-space half of the simulated driver: libraries, programs, firmware, sockets.
 
 Every library is a real ELF file. libcuda, libnvidia-ml and nvidia-smi of the machine's own ABI are
-compiled programs (``src/``) that answer for the simulated GPUs; the others can only be loaded.
+compiled programs (``src/``) that answer for the simulated GPUs, and so is nvidia-cuda-mps-control,
+without a server; the others can only be loaded.
 """
 
 import os
@@ -82,10 +83,10 @@ LIBRARIES_32 = (
     "libnvidia-glvkspirv.so",
 )
 
+MPS_CONTROL = "nvidia-cuda-mps-control"
 PROGRAMS = (
     "nvidia-debugdump",
     "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
     "nv-fabricmanager",
     "nvidia-imex",
@@ -148,6 +149,8 @@ def build_driver_root(
             _library(directory, name, version, _placeholder("i386", name, version))
 
     write_file(os.path.join(root, "usr/bin/nvidia-smi"), carried["nvidia-smi"], 0o755)
+    mps = _artefact(MPS_CONTROL)
+    write_file(os.path.join(root, "usr/bin", MPS_CONTROL), mps, 0o755)
     for program in PROGRAMS:
         script = f"#!/bin/sh\necho '{program} {version} (simulated)'\n"
         write_file(os.path.join(root, "usr/bin", program), script.encode(), 0o755)

@@ -1,0 +1,89 @@
+"""Every resource that is shared by MPS has its daemon, and no other has one."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvhook.kubelet import mps
+from nvhook.kubelet.mps_daemons import MpsDaemons
+from nvhook.kubelet.reports import GpuFacts
+from nvhook.kubelet.resources import Resource
+from tests.kubelet.machines import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path, require, monkeypatch) -> Machine:
+    require(os.geteuid() == 0, "needs root: mknod, compute mode, mount")
+    monkeypatch.setattr(mps, "EVERY", 0.5)
+    return Machine(tmp_path / "sim", 2)
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        await asyncio.sleep(0.05)
+
+
+def test_daemons_follow_the_resources(machine: Machine, tmp_path: Path) -> None:
+    async def run() -> None:
+        inventory = machine.inventory
+        a, b = inventory.gpus
+        facts = {each.uuid: GpuFacts(each.uuid, each.pci_bus_id, 16384, (9, 0)) for each in (a, b)}
+        root = str(tmp_path / "mps")
+        calls: list[float] = []
+        daemons = MpsDaemons(lambda: calls.append(time.monotonic()))
+
+        def control(name: str) -> Path:
+            return Path(root, name, "pipe/control")
+
+        def pid(name: str) -> str:
+            return (control(name).parent / "nvidia-cuda-mps-control.pid").read_text()
+
+        one = Resource("nvidia.com/one", (a,), {a.uuid: 4}, "mps", one_only=True)
+        two = Resource("nvidia.com/two", (b,), {b.uuid: 2}, "mps", one_only=True)
+        sliced = Resource("nvidia.com/sliced", (b,), {b.uuid: 2}, "time-slicing")
+
+        daemons.apply(root, [one, sliced], inventory, {})
+        assert daemons.reasons() == {a.uuid: "MPS waits until NVML has told the GPU's memory"}
+        daemons.apply(root, [one, sliced], inventory, facts)
+        assert set(daemons.reasons()) == {a.uuid}
+        await until(lambda: not daemons.reasons(), daemons.reasons)
+        assert calls
+        first = pid(one.name)
+
+        daemons.apply(root, [one], inventory, {})
+        assert daemons.reasons() == {}
+        daemons.apply(root, [one, two], inventory, facts)
+        assert set(daemons.reasons()) == {b.uuid}
+        await until(lambda: not daemons.reasons(), daemons.reasons)
+        assert pid(one.name) == first
+
+        more = replace(one, replicas={a.uuid: 8})
+        daemons.apply(root, [replace(one, replicas={a.uuid: 5}), two], inventory, facts)
+        daemons.apply(root, [more, two], inventory, facts)
+        assert set(daemons.reasons()) == {a.uuid}
+        await until(lambda: not daemons.reasons(), daemons.reasons)
+        assert pid(one.name) != first
+        log = Path(root, one.name, "log/control.log").read_text()
+        assert log.rpartition("Start\n")[2].count("set_default_active_thread_percentage 12\n") == 1
+
+        daemons.apply(root, [more], inventory, facts)
+        await until(lambda: not control(two.name).exists(), lambda: "two is still there")
+        too_many = replace(one, replicas={a.uuid: 49})
+        daemons.apply(root, [too_many], inventory, facts)
+        assert "MPS serves 48 clients" in daemons.reasons()[a.uuid]
+        daemons.apply(root, [more], inventory, facts)
+        await until(lambda: not daemons.reasons(), daemons.reasons)
+        await daemons.stop()
+        assert daemons.reasons() == {}
+        assert not control(one.name).exists()
+        assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+        await daemons.stop()
+
+    asyncio.run(run())
