@@ -36,6 +36,10 @@ COMMANDS = {
         "nvhook.cli.device_plugin:command",
         "Tell the kubelet of this node which GPUs there are.",
     ),
+    "node-labels": (
+        "nvhook.cli.node_labels:command",
+        "Write labels that tell which GPUs this node has.",
+    ),
     "config": ("nvhook.cli.config:command", "Show nvhook's settings and where they come from."),
     "hook": ("nvhook.cli.hook:hook", "Give a created container its GPU (called by OCI runtimes)."),
     "sim": ("nvhook.cli.sim:sim", "Simulate a driver on a machine without a GPU."),

@@ -20,19 +20,53 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 _META_KEY = "nvhook.device_plugin"
+_FILE = (
+    ("config_file", "FILE", "NVIDIA's file of version v1; also a ConfigMap, or its directory."),
+    ("config_name", "NAME", "Which configuration of a ConfigMap."),
+)
 
 
-def plugin_options(function: "F") -> "F":
-    """Add every option of the plugin; what is given is in plugin_flags()."""
-    for option in reversed(OPTIONS):
-        function = _add(option)(function)
-    return function
+def plugin_options(*options: Option) -> "Callable[[F], F]":
+    """Add options, --config-file, --config-name and --config; given() has what is given."""
+
+    def add(function: "F") -> "F":
+        function = config_option(function)
+        for name, metavar, text in reversed(_FILE):
+            function = _text_option(name, metavar, text)(function)
+        for option in reversed(options):
+            function = _add(option)(function)
+        return function
+
+    return add
 
 
-def plugin_flags() -> dict[str, str]:
-    """Return the plugin's flags that were given, by name."""
-    found: dict[str, str] = click.get_current_context().meta.get(_META_KEY, {})
-    return found
+def given() -> Given:
+    """Return what the command line says."""
+    meta = click.get_current_context().meta
+    own = config_path()
+    return Given(
+        meta.get(_META_KEY, {}),
+        meta.get(f"{_META_KEY}.config_file", ""),
+        meta.get(f"{_META_KEY}.config_name", ""),
+        "" if own is None else os.path.abspath(own),
+    )
+
+
+def _text_option(name: str, metavar: str, text: str) -> "Callable[[F], F]":
+    def remember(ctx: click.Context, _param: click.Parameter, value: str) -> None:
+        ctx.meta[f"{_META_KEY}.{name}"] = value
+
+    variable = name.upper()
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        name,
+        metavar=metavar,
+        envvar=variable,
+        default="",
+        expose_value=False,
+        callback=remember,
+        help=f"{text} [{variable}]",
+    )
 
 
 def _add(option: Option) -> "Callable[[F], F]":
@@ -61,23 +95,8 @@ def _add(option: Option) -> "Callable[[F], F]":
 
 
 @click.command("device-plugin")
-@plugin_options
-@click.option(
-    "--config-file",
-    metavar="FILE",
-    envvar="CONFIG_FILE",
-    default="",
-    help="The plugin's own file, NVIDIA's version v1; also a ConfigMap, or its directory.",
-)
-@click.option(
-    "--config-name",
-    metavar="NAME",
-    envvar="CONFIG_NAME",
-    default="",
-    help="Which configuration of a ConfigMap.",
-)
-@config_option
-def command(config_file: str, config_name: str) -> None:
+@plugin_options(*OPTIONS)
+def command() -> None:
     """Tell the kubelet of this node which GPUs there are.
 
     Flags, variables and the file are those of NVIDIA's plugin: a flag counts before its variable,
@@ -90,12 +109,10 @@ def command(config_file: str, config_name: str) -> None:
       nvhook device-plugin --device-list-strategy cdi-cri --pass-device-specs
     """
     config = load_config()
-    own = config_path()
-    own = "" if own is None else os.path.abspath(own)
-    given = Given(plugin_flags(), config_file, config_name, own)
+    said = given()
 
     def settings_source() -> "tuple[Settings, tuple[str, ...]]":
-        return read(given, os.environ)
+        return read(said, os.environ)
 
     settings_source()
     # gRPC's own lines are no JSON, and it looks here when it is loaded.

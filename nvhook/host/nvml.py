@@ -38,6 +38,11 @@ def mig_devices(
     return parse_mig_devices(_ask("print_mig_devices", library, timeout))
 
 
+def facts(library: str, timeout: float = TIMEOUT) -> list[str]:
+    """Return the lines that nvml_facts reads; arguments and failures as with uuids_by_bus_id."""
+    return _ask("print_facts", library, timeout)
+
+
 def _ask(question: str, library: str, timeout: float) -> list[str]:
     """Return the lines that one of the functions below prints in a child process."""
     import contextlib
@@ -132,6 +137,14 @@ def print_mig_devices(library: str) -> None:
             except nvml.NVMLError:
                 continue  # no device has this index
             print(bus_id, gi, ci, index, uuid, name, flush=True)
+
+
+def print_facts(library: str) -> None:
+    """Print what nvml_facts wants to know: what the child runs."""
+    from nvhook.host import nvml_facts
+
+    nvml = started(library)
+    nvml_facts.tell(nvml, _handles(nvml))
 
 
 def started(library: str) -> "ModuleType":

@@ -8,14 +8,14 @@ Source: kubernetes reference, section 2.1 and 2.8; tests/data/device_plugin.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nvhook.errors import ConfigError, FormatError, RequestError
 from nvhook.formats import yaml_text
 from nvhook.formats.yaml_text import Unquoted
 from nvhook.kubelet.names import SHARED_SUFFIX, full_name
-from nvhook.kubelet.options import OPTIONS, Option, from_yaml
+from nvhook.kubelet.options import LABEL_OPTIONS, OPTIONS, Option, from_yaml
 from nvhook.kubelet.settings import (
     DeviceSelector,
     NameRule,
@@ -29,6 +29,7 @@ MAX_SIZE = 1 << 20
 # A map with one configuration applies everywhere; of several, this one where none is chosen.
 DEFAULT_NAME = "default"
 MIN_REPLICAS, MAX_REPLICAS = 2, 1 << 20
+_ALL_OPTIONS = OPTIONS + LABEL_OPTIONS
 _METHODS: Mapping[str, SharingMethod] = {"timeSlicing": "time-slicing", "mps": "mps"}
 _SHARING_FLAGS = ("renameByDefault", "failRequestsGreaterThanOne")
 _SHARED = ("name", "rename", "devices", "replicas")
@@ -36,13 +37,13 @@ _SHARED = ("name", "rename", "devices", "replicas")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file sets, by field of Settings (or of NodeLabels), and what it says in vain."""
+    """What a file sets, by field of Settings or LabelSettings, and what it says in vain."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
-def load(path: str, name: str = "", options: Sequence[Option] = OPTIONS) -> Loaded:
+def load(path: str, name: str = "") -> Loaded:
     """Return what a file sets. Of a ConfigMap, or a directory that is one, ``name`` chooses.
 
     Raises: ConfigError, which names the file, the key and its line.
@@ -53,20 +54,20 @@ def load(path: str, name: str = "", options: Sequence[Option] = OPTIONS) -> Load
         chosen = _choose(path, names, name)
         if chosen is None:
             return Loaded(warnings=(_undecided(path, names),))
-        return parse(_read(f"{path}/{chosen}"), f"{path}/{chosen}", options)
+        return parse(_read(f"{path}/{chosen}"), f"{path}/{chosen}")
     data = _read(path)
     configurations = _config_map(data, path)
     if configurations is None:
         if name:
             raise ConfigError(f"{path} is one configuration, and has none that is called {name}")
-        return parse(data, path, options)
+        return parse(data, path)
     chosen = _choose(path, [*configurations], name)
     if chosen is None:
         return Loaded(warnings=(_undecided(path, [*configurations]),))
-    return parse(configurations[chosen].encode(), f"{path} data.{chosen}", options)
+    return parse(configurations[chosen].encode(), f"{path} data.{chosen}")
 
 
-def parse(data: bytes, what: str, options: Sequence[Option] = OPTIONS) -> Loaded:
+def parse(data: bytes, what: str) -> Loaded:
     """Return what a text of version v1 sets; ``what`` names it in errors.
 
     Raises: ConfigError.
@@ -81,7 +82,7 @@ def parse(data: bytes, what: str, options: Sequence[Option] = OPTIONS) -> Loaded
     values: dict[str, object] = {}
     for section in ("flags", "imex"):
         if section in parts:
-            values |= _flags(parts[section], section, options, warnings)
+            values |= _flags(parts[section], section, warnings)
     if "resources" in parts:
         rules = parts["resources"].keys({"gpus", "mig"})
         for key, name in (("gpus", "gpu_names"), ("mig", "mig_names")):
@@ -198,19 +199,18 @@ if TYPE_CHECKING:
 _ANY_FLAG = Option("", (), (), "", "flag", "")
 
 
-def _flags(
-    node: _Node, path: str, options: Sequence[Option], warnings: list[str]
-) -> dict[str, object]:
+def _flags(node: _Node, path: str, warnings: list[str]) -> dict[str, object]:
     """Return the options below a key, and those deeper down."""
     prefix = f"{path}."
-    below = {each.key.removeprefix(prefix): each for each in options if each.key.startswith(prefix)}
+    options = [each for each in _ALL_OPTIONS if each.key.startswith(prefix)]
+    below = {each.key.removeprefix(prefix): each for each in options}
     direct = {key: option for key, option in below.items() if "." not in key}
     groups = {key.partition(".")[0] for key in below if "." in key}
     misplaced = {*_SHARING_FLAGS} if path == "flags" else set()
     values: dict[str, object] = {}
     for key, child in node.keys({*direct, *groups, *misplaced}, _hint).items():
         if key in groups:
-            values |= _flags(child, prefix + key, options, warnings)
+            values |= _flags(child, prefix + key, warnings)
         elif key in misplaced:
             reason = "has no effect here: it belongs below sharing.timeSlicing or sharing.mps"
             warnings.append(str(child.wrong(reason)))
@@ -275,7 +275,7 @@ def _selector(node: _Node) -> DeviceSelector:
 
 def _hint(key: str) -> str:
     """Say where a key belongs that stands at the wrong place."""
-    places = {option.key.rpartition(".")[2]: option.key for option in OPTIONS if option.key}
+    places = {option.key.rpartition(".")[2]: option.key for option in _ALL_OPTIONS if option.key}
     places |= {key: f"sharing.{key}" for key in _METHODS}
     places |= dict.fromkeys((*_SHARING_FLAGS, "resources"), "sharing.timeSlicing or sharing.mps")
     if key in _METHODS:

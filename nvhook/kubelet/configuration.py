@@ -1,14 +1,20 @@
 """Flags, variables and the file -> Settings, checked. The first of these that says so counts."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 
 from nvhook.errors import ConfigError
 from nvhook.kubelet import config_file
 from nvhook.kubelet.config_file import Loaded
-from nvhook.kubelet.options import OPTIONS, Option, from_text, option_of_field
-from nvhook.kubelet.settings import APPLICATION_XIDS, Settings
+from nvhook.kubelet.options import (
+    LABEL_OPTIONS,
+    OPTIONS,
+    Option,
+    from_text,
+    option_of_field,
+)
+from nvhook.kubelet.settings import APPLICATION_XIDS, LabelSettings, Settings
 
 # All numbers that NVIDIA's list of Xids has, and room.
 ALL_XIDS = frozenset(range(1024))
@@ -40,19 +46,9 @@ def read(
 
     Raises: ConfigError.
     """
-    loaded = Loaded()
-    if given.config_file:
-        loaded = config_file.load(given.config_file, given.config_name)
+    loaded = _loaded(given)
     warnings = [*loaded.warnings]
-    values = {**loaded.values}
-    for option in OPTIONS:
-        said = said_of(option, given.flags, environment)
-        if said is not None:
-            where, text = said
-            value = from_text(option, text)
-            if value is None:
-                raise ConfigError(f"{where} must be {option.wanted}, not {text!r}")
-            values |= {option.field: value} if option.field else {}
+    values = _values(Settings, OPTIONS, given, environment, loaded)
     values["ignored_xids"] = ignored_xids(environment, warnings)
     settings = _complete(Settings(**values), values, is_directory, warnings)  # type: ignore[arg-type]
     # A container's file is none of the host's, where the hook runs.
@@ -60,6 +56,40 @@ def read(
         settings = replace(settings, hook_config=given.own)
     check(settings)
     return settings, tuple(warnings)
+
+
+def read_labels(given: Given, environment: Mapping[str, str]) -> LabelSettings:
+    """Return the settings of node-labels; what they are of, ``read`` tells.
+
+    Raises: ConfigError.
+    """
+    values = _values(LabelSettings, LABEL_OPTIONS, given, environment, _loaded(given))
+    return LabelSettings(**values)  # type: ignore[arg-type]
+
+
+def _loaded(given: Given) -> Loaded:
+    return config_file.load(given.config_file, given.config_name) if given.config_file else Loaded()
+
+
+def _values(
+    kind: type[Settings] | type[LabelSettings],
+    options: Iterable[Option],
+    given: Given,
+    environment: Mapping[str, str],
+    loaded: Loaded,
+) -> dict[str, object]:
+    """Return what is said of this kind of settings, by field."""
+    known = {each.name for each in fields(kind)}
+    values = {name: value for name, value in loaded.values.items() if name in known}
+    for option in options:
+        said = said_of(option, given.flags, environment)
+        if said is not None:
+            where, text = said
+            value = from_text(option, text)
+            if value is None:
+                raise ConfigError(f"{where} must be {option.wanted}, not {text!r}")
+            values |= {option.field: value} if option.field else {}
+    return values
 
 
 def said_of(

@@ -4,6 +4,8 @@ Names and meaning are NVIDIA's; those without a key in NVIDIA's file are nvhook'
 kubernetes reference, section 2.1.
 """
 
+import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -11,12 +13,15 @@ from typing import Literal, get_args
 from nvhook.formats.yaml_text import Unquoted
 from nvhook.kubelet.settings import IdStrategy, ListStrategy, MigStrategy, SharedPolicy
 
-Kind = Literal["flag", "text", "path", "choice", "choices", "channels", "selectors"]
+Kind = Literal["flag", "text", "path", "choice", "choices", "channels", "selectors", "duration"]
 # Go's strconv.ParseBool; files have YAML's words as well.
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _YAML_TRUE = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
 _YAML_FALSE = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+_UNITS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
+_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|h|m|s)", re.ASCII)
+_DURATION = re.compile(f"(?:{_PART.pattern})+", re.ASCII)
 _CHANNELS: dict[tuple[str, ...], tuple[int, ...]] = {(): (), ("0",): (0,)}
 
 
@@ -47,6 +52,7 @@ class Option:
             "choices": f"a list of some of {', '.join(self.choices)}",
             "channels": "empty, or 0: other IMEX channels are given by a DRA driver",
             "selectors": "a list of indices, UUIDs, PCI bus ids and model patterns",
+            "duration": "60s, 1h30m, a number of seconds, or infinite",
         }[self.kind]
 
 
@@ -54,7 +60,7 @@ OPTIONS = (
     Option(
         "mig_strategy",
         ("--mig-strategy",),
-        ("MIG_STRATEGY",),
+        ("MIG_STRATEGY", "GFD_MIG_STRATEGY"),
         "flags.migStrategy",
         "choice",
         "How MIG devices are offered: none, single or mixed.",
@@ -63,7 +69,7 @@ OPTIONS = (
     Option(
         "fail_on_init_error",
         ("--fail-on-init-error",),
-        ("FAIL_ON_INIT_ERROR",),
+        ("FAIL_ON_INIT_ERROR", "GFD_FAIL_ON_INIT_ERROR"),
         "flags.failOnInitError",
         "flag",
         "End where there is no driver; false: wait for one.",
@@ -259,6 +265,49 @@ OPTIONS = (
     ),
 )
 
+LABEL_OPTIONS = (
+    Option(
+        "output_file",
+        ("--output", "--output-file", "-o"),
+        ("GFD_OUTPUT_FILE", "OUTPUT_FILE"),
+        "flags.gfd.outputFile",
+        "text",
+        "File to write; - is standard output.",
+    ),
+    Option(
+        "oneshot",
+        ("--oneshot",),
+        ("GFD_ONESHOT", "ONESHOT"),
+        "flags.gfd.oneshot",
+        "flag",
+        "Write once, and end.",
+    ),
+    Option(
+        "interval",
+        ("--interval", "--sleep-interval"),
+        ("GFD_SLEEP_INTERVAL", "SLEEP_INTERVAL"),
+        "flags.gfd.sleepInterval",
+        "duration",
+        "How long to wait before looking again; by default 60s.",
+    ),
+    Option(
+        "no_timestamp",
+        ("--no-timestamp",),
+        ("GFD_NO_TIMESTAMP", "NO_TIMESTAMP"),
+        "flags.gfd.noTimestamp",
+        "flag",
+        "Leave the time out.",
+    ),
+    Option(
+        "machine_type_file",
+        ("--machine-type-file",),
+        ("GFD_MACHINE_TYPE_FILE", "MACHINE_TYPE_FILE"),
+        "flags.gfd.machineTypeFile",
+        "path",
+        "Where the machine's name stands.",
+    ),
+)
+
 
 def from_text(option: Option, text: str) -> object:
     """Return the value of a flag or variable; None if it is none of this option."""
@@ -300,11 +349,22 @@ def _from_words(option: Option, words: list[str]) -> object:
 def _from_word(option: Option, text: str) -> object:
     if "\0" in text:
         return None
+    if option.kind == "duration":
+        return _seconds(text)
     if option.kind == "choice":
         return text if text in option.choices else None
     if option.kind == "path":
         return text if text.startswith("/") or not text else None
     return text
+
+
+def _seconds(text: str) -> float | None:
+    """Return the seconds of a duration as Go writes it, or of a plain number."""
+    if text == "infinite":
+        return math.inf
+    if _DURATION.fullmatch(text) is None:
+        return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def option_of_field(field: str, options: Iterable[Option] = OPTIONS) -> Option:

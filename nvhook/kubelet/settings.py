@@ -87,3 +87,14 @@ class Settings:
     ignored_xids: frozenset[int] | None = field(default=APPLICATION_XIDS)
     kubelet_socket: str = "/var/lib/kubelet/device-plugins/kubelet.sock"
     metrics_address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSettings:
+    """When node labels are written, and where; ``interval`` is in seconds."""
+
+    output_file: str = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+    oneshot: bool = False
+    interval: float = 60.0
+    no_timestamp: bool = False
+    machine_type_file: str = "/sys/class/dmi/id/product_name"

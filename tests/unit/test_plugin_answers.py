@@ -2,12 +2,16 @@
 
 import pytest
 
+from nvhook.config import Config
 from nvhook.core.inventory import MigDevice
+from nvhook.core.request import from_container
+from nvhook.core.selection import select
 from nvhook.errors import HostError, RequestError
+from nvhook.formats.oci import ContainerConfig
 from nvhook.kubelet.answers import Answer, DeviceSpec, HostFacts, Mount, allocate
 from nvhook.kubelet.resources import Resource
-from nvhook.kubelet.settings import Settings
-from tests.unit.plugin_hosts import gpu, mig
+from nvhook.kubelet.settings import IdStrategy, ListStrategy, Settings
+from tests.unit.plugin_hosts import gpu, host, mig
 
 G0, G1 = gpu(0), gpu(1)
 PART = mig(G1, 0)
@@ -305,3 +309,27 @@ def test_a_channel_that_does_not_exist_is_left_out_unless_it_is_required() -> No
     required = Settings(imex_channels=(0,), imex_required=True)
     with pytest.raises(HostError, match="IMEX channel 0 does not exist"):
         allocate(GPUS, BOTH, required, bare)
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-annotations"])
+@pytest.mark.parametrize("names", ["uuid", "index"])
+@pytest.mark.parametrize("resource", [GPUS, Resource("nvidia.com/mig-1g.5gb", (PART,), {})])
+def test_nvhooks_own_runtime_gives_a_container_what_the_answer_says(
+    strategy: ListStrategy, names: IdStrategy, resource: Resource
+) -> None:
+    settings = Settings(
+        list_strategies=(strategy,), id_strategy=names, gds=True, imex_channels=(0,)
+    )
+    answer = allocate(resource, resource.ids[:1], settings, HOST)
+    container = ContainerConfig(
+        {"NVIDIA_VISIBLE_DEVICES": "all", **answer.envs},  # every CUDA image says so
+        "/root",
+        mounts=tuple((each.host_path, each.container_path) for each in answer.mounts),
+        annotations={**answer.annotations},
+    )
+    request = from_container(container, Config(accept_volume_mounts=True))
+    assert request is not None
+    assert select(request.devices, host(G0, G1, mig_devices=(PART,))) == resource.devices[:1]
+    others = {f"{KIND}/gds=all", f"{KIND}/imex-channel=0"}
+    by_name = others.issubset(request.cdi_devices)
+    assert by_name or (request.features, request.imex_channels) == (("gds",), ("0",))

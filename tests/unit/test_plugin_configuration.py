@@ -1,14 +1,16 @@
 """Flags before variables before the file, and what only all of them together can say."""
 
+import math
 from pathlib import Path
 
 import pytest
 
+from nvhook.cli import node_labels
 from nvhook.cli.device_plugin import command
 from nvhook.errors import ConfigError
-from nvhook.kubelet.configuration import ALL_XIDS, Given, ignored_xids, read
-from nvhook.kubelet.options import OPTIONS
-from nvhook.kubelet.settings import APPLICATION_XIDS, Settings
+from nvhook.kubelet.configuration import ALL_XIDS, Given, ignored_xids, read, read_labels
+from nvhook.kubelet.options import LABEL_OPTIONS, OPTIONS, from_text
+from nvhook.kubelet.settings import APPLICATION_XIDS, LabelSettings, Settings
 
 MPS = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 
@@ -159,8 +161,46 @@ def test_every_option_is_a_flag_of_the_command_and_a_field_of_the_settings() -> 
     )
 
 
+def test_every_option_of_labels_is_a_flag_and_a_field() -> None:
+    flags = {name for param in node_labels.command.params for name in param.opts}
+    assert {name for option in LABEL_OPTIONS for name in option.flags} <= flags
+    assert {option.field for option in LABEL_OPTIONS} == {*LabelSettings.__slots__}
+
+
+def test_labels_are_configured_as_the_plugin_is(tmp_path: Path) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("flags: {migStrategy: mixed, gfd: {oneshot: true, sleepInterval: 1m30s}}")
+    found = read_labels(Given({"--output": "-"}, str(path)), {"GFD_NO_TIMESTAMP": "TRUE"})
+    assert found == LabelSettings("-", True, 90.0, True)
+    assert read(Given({}, str(path)), {})[0].mig_strategy == "mixed"
+    with pytest.raises(ConfigError, match=r"--interval must be 60s, 1h30m, a number of seconds"):
+        read_labels(Given({"--interval": "soon"}), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("60s", 60),
+        ("1h30m", 5400),
+        ("1m30s", 90),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        ("10", 10),
+        ("infinite", math.inf),
+        ("", None),
+        ("-1s", None),
+        ("1d", None),
+        ("s", None),
+        ("1s1", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    (option,) = [option for option in LABEL_OPTIONS if option.kind == "duration"]
+    assert from_text(option, text) == seconds
+
+
 def test_the_manual_has_every_option() -> None:
     text = (Path(__file__).parents[2] / "docs/device-plugin.md").read_text()
-    for option in OPTIONS:
+    for option in OPTIONS + LABEL_OPTIONS:
         for name in (*option.flags, *option.variables, option.key):
             assert f"`{name}`" in text or not name

@@ -1,0 +1,152 @@
+"""What only NVML knows of GPUs and MIG devices: memory, compute capability, slices, engines."""
+
+from nvhook.host.nvml import facts, text
+from nvhook.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+    from typing import Final, TypeVar
+
+    T = TypeVar("T")
+
+# As pynvml calls the attributes of a MIG device, in the order of MigFacts.
+_ATTRIBUTES = (
+    "memorySizeMB",
+    "multiprocessorCount",
+    "gpuInstanceSliceCount",
+    "computeInstanceSliceCount",
+    "sharedCopyEngineCount",
+    "sharedDecoderCount",
+    "sharedEncoderCount",
+    "sharedJpegCount",
+    "sharedOfaCount",
+)
+
+
+class GpuFacts(Record):
+    """A GPU's memory in MiB, compute capability, and whether it can be partitioned; 0: unknown."""
+
+    __slots__ = ("can_mig", "major", "memory", "minor")
+
+    def __init__(self, memory: int, major: int, minor: int, can_mig: bool) -> None:
+        self.memory: Final = memory
+        self.major: Final = major
+        self.minor: Final = minor
+        self.can_mig: Final = can_mig
+
+
+class MigFacts(Record):
+    """A MIG device's memory in MiB, and how many of everything it has."""
+
+    __slots__ = (
+        "compute_slices",
+        "copy_engines",
+        "decoders",
+        "encoders",
+        "gpu_slices",
+        "jpeg_engines",
+        "memory",
+        "multiprocessors",
+        "ofa_engines",
+    )
+
+    def __init__(
+        self,
+        memory: int,
+        multiprocessors: int,
+        gpu_slices: int,
+        compute_slices: int,
+        copy_engines: int,
+        decoders: int,
+        encoders: int,
+        jpeg_engines: int,
+        ofa_engines: int,
+    ) -> None:
+        self.memory: Final = memory
+        self.multiprocessors: Final = multiprocessors
+        self.gpu_slices: Final = gpu_slices
+        self.compute_slices: Final = compute_slices
+        self.copy_engines: Final = copy_engines
+        self.decoders: Final = decoders
+        self.encoders: Final = encoders
+        self.jpeg_engines: Final = jpeg_engines
+        self.ofa_engines: Final = ofa_engines
+
+
+class Facts(Record):
+    """What NVML said: its CUDA version (``12.4``, or empty), GPUs and MIG devices by UUID."""
+
+    __slots__ = ("cuda_version", "gpus", "mig_devices")
+
+    def __init__(
+        self, cuda_version: str, gpus: dict[str, GpuFacts], mig_devices: dict[str, MigFacts]
+    ) -> None:
+        self.cuda_version: Final = cuda_version
+        self.gpus: Final = gpus
+        self.mig_devices: Final = mig_devices
+
+
+def ask(library: str) -> Facts:
+    """Return what NVML says; nothing where it fails or takes too long.
+
+    ``library`` is the host path of the driver root's own libnvidia-ml.
+    """
+    return parse(facts(library))
+
+
+def parse(lines: "Iterable[str]") -> Facts:
+    """Return the facts in lines of ``tell``; others are ignored."""
+    from nvhook.formats.proc_driver import is_decimal, normalize_uuid
+
+    found = Facts("", {}, {})
+    for line in lines:
+        kind, _, rest = line.strip().partition(" ")
+        name, *words = rest.split(" ")
+        if not all(is_decimal(word) and len(word) < 16 for word in words):
+            continue
+        numbers = [int(word) for word in words]
+        if kind == "cuda" and len(numbers) == 2:
+            found = Facts(f"{numbers[0]}.{numbers[1]}", found.gpus, found.mig_devices)
+        elif kind == "gpu" and len(numbers) == 4:
+            memory, major, minor, can_mig = numbers
+            found.gpus[normalize_uuid(name)] = GpuFacts(memory, major, minor, bool(can_mig))
+        elif kind == "mig" and len(numbers) == len(_ATTRIBUTES):
+            found.mig_devices[name] = MigFacts(*numbers)
+    return found
+
+
+def tell(nvml: "ModuleType", handles: "Iterable[tuple[object, str]]") -> None:
+    """Print ``cuda``, ``gpu`` and ``mig`` lines: what the child runs."""
+    version = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion, 0)
+    if version:
+        print("cuda -", version // 1000, version % 1000 // 10, flush=True)
+    for gpu, _ in handles:
+        uuid = text(_answer(nvml, nvml.nvmlDeviceGetUUID, "", gpu))
+        if not uuid:
+            continue  # one lost GPU does not hide the others
+        memory = getattr(_answer(nvml, nvml.nvmlDeviceGetMemoryInfo, None, gpu), "total", 0) >> 20
+        compute = _answer(nvml, nvml.nvmlDeviceGetCudaComputeCapability, (0, 0), gpu)
+        parts = _answer(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, 0, gpu)
+        print("gpu", uuid, memory, *compute, int(parts > 0), flush=True)
+        for index in range(parts):
+            _tell_part(nvml, gpu, index)
+
+
+def _tell_part(nvml: "ModuleType", gpu: object, index: int) -> None:
+    try:
+        part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+        attributes = nvml.nvmlDeviceGetAttributes(part)
+        uuid = text(nvml.nvmlDeviceGetUUID(part))
+    except nvml.NVMLError:
+        return  # no device has this index
+    print("mig", uuid, *[getattr(attributes, name) for name in _ATTRIBUTES], flush=True)
+
+
+def _answer(nvml: "ModuleType", function: "Callable[..., T]", otherwise: "T", *of: object) -> "T":
+    """Return what NVML answers, or something else where it has no answer."""
+    try:
+        return function(*of)
+    except nvml.NVMLError:
+        return otherwise
