@@ -26,15 +26,21 @@ _ATTRIBUTES = (
 
 
 class GpuFacts(Record):
-    """A GPU's memory in MiB, compute capability, and whether it can be partitioned; 0: unknown."""
+    """A GPU's memory in MiB and compute capability, 0 where they are unknown.
 
-    __slots__ = ("can_mig", "major", "memory", "minor")
+    ``can_mig``: it can be partitioned, ``in_mig_mode``: it is, or would be if it had MIG devices.
+    """
 
-    def __init__(self, memory: int, major: int, minor: int, can_mig: bool) -> None:
+    __slots__ = ("can_mig", "in_mig_mode", "major", "memory", "minor")
+
+    def __init__(
+        self, memory: int, major: int, minor: int, can_mig: bool, in_mig_mode: bool = False
+    ) -> None:
         self.memory: Final = memory
         self.major: Final = major
         self.minor: Final = minor
         self.can_mig: Final = can_mig
+        self.in_mig_mode: Final = in_mig_mode
 
 
 class MigFacts(Record):
@@ -109,9 +115,11 @@ def parse(lines: "Iterable[str]") -> Facts:
         numbers = [int(word) for word in words]
         if kind == "cuda" and len(numbers) == 2:
             found = Facts(f"{numbers[0]}.{numbers[1]}", found.gpus, found.mig_devices)
-        elif kind == "gpu" and len(numbers) == 4:
-            memory, major, minor, can_mig = numbers
-            found.gpus[normalize_uuid(name)] = GpuFacts(memory, major, minor, bool(can_mig))
+        elif kind == "gpu" and len(numbers) == 5:
+            memory, major, minor, can_mig, mode = numbers
+            found.gpus[normalize_uuid(name)] = GpuFacts(
+                memory, major, minor, bool(can_mig), bool(mode)
+            )
         elif kind == "mig" and len(numbers) == len(_ATTRIBUTES):
             found.mig_devices[name] = MigFacts(*numbers)
     return found
@@ -129,7 +137,8 @@ def tell(nvml: "ModuleType", handles: "Iterable[tuple[object, str]]") -> None:
         memory = getattr(_answer(nvml, nvml.nvmlDeviceGetMemoryInfo, None, gpu), "total", 0) >> 20
         compute = _answer(nvml, nvml.nvmlDeviceGetCudaComputeCapability, (0, 0), gpu)
         parts = _answer(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, 0, gpu)
-        print("gpu", uuid, memory, *compute, int(parts > 0), flush=True)
+        mode = _answer(nvml, nvml.nvmlDeviceGetMigMode, (0, 0), gpu)[0]
+        print("gpu", uuid, memory, *compute, int(parts > 0), mode, flush=True)
         for index in range(parts):
             _tell_part(nvml, gpu, index)
 

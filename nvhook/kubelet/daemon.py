@@ -22,6 +22,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
+from nvhook.kubelet.waiting import wait_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -69,6 +70,7 @@ class Daemon:
         self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
+        self._findings: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
@@ -113,9 +115,7 @@ class Daemon:
         """Scan again when something may have changed, and from time to time."""
         seen = await asyncio.to_thread(fingerprint, self._config)
         while True:
-            try:
-                await asyncio.wait_for(self._scan_wanted.wait(), TICK)
-            except asyncio.TimeoutError:
+            if not await wait_until(self._scan_wanted, TICK):
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
                 if now == seen and time.monotonic() - self._scanned < RESCAN:
@@ -186,6 +186,11 @@ class Daemon:
             await self._serving.apply(built)
         self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
         self._note("host", None)
+        found = resources.findings(settings, host.inventory)
+        for finding in found:
+            if finding not in self._findings:
+                LOG.warning(finding)
+        self._findings = found
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
         """Write CDI specs where they are in use; return what is wrong with them."""

@@ -66,8 +66,9 @@ def labels(
     if settings.mig_strategy != "none":
         found["mig.strategy"] = settings.mig_strategy
     found = {PREFIX + name: text for name, text in found.items()}
+    partitioned = {uuid for uuid, known in facts.gpus.items() if known.in_mig_mode}
     try:
-        resources = build(settings, inventory, {})
+        resources = build(settings, inventory, {}, frozenset(partitioned))
     except RequestError:
         if settings.mig_strategy != "single":
             raise

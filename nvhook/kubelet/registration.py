@@ -6,7 +6,7 @@ that of the last registration, and it is lost when it has no stream open. No NVM
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import grpc
 
@@ -17,6 +17,7 @@ from nvhook.kubelet.json_log import LOG, fields
 from nvhook.kubelet.metrics import Metrics
 from nvhook.kubelet.server import ResourceServer
 from nvhook.kubelet.sockets import SocketDirectory, identity
+from nvhook.kubelet.waiting import wait_until
 
 # All in seconds.
 FIRST_RETRY = 0.01
@@ -86,10 +87,7 @@ class Registration:
                 delay = min(2 * delay, LAST_RETRY)
             else:
                 delay = FIRST_RETRY
-            try:
-                await asyncio.wait_for(self._woken.wait(), due_in)
-            except asyncio.TimeoutError:
-                pass
+            await wait_until(self._woken, due_in)
 
     def withdraw(self) -> None:
         """Take the socket's name away."""
@@ -111,10 +109,30 @@ class Registration:
             self._patience = min(2 * self._patience, LAST_PATIENCE)
         else:
             self._patience = FIRST_PATIENCE
-        await self._register()
+        if not await self._while_there(kubelet, self._register()):
+            return 0
         self._with = kubelet
         self._changed = time.monotonic()
         return self._patience
+
+    async def _while_there(
+        self, kubelet: tuple[int, int, int], work: Coroutine[None, None, None]
+    ) -> bool:
+        """Work, but no longer than the kubelet is there; return whether the work is done."""
+        task = asyncio.ensure_future(work)
+        try:
+            while identity(self._kubelet_socket) == kubelet:
+                self._woken.clear()
+                woken = asyncio.ensure_future(self._woken.wait())
+                await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if task.done():
+                    task.result()
+                    return True
+            return False
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _register(self) -> None:
         started = time.monotonic()

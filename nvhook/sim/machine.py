@@ -71,6 +71,7 @@ class Model(Record):
 MODELS = {
     "NVIDIA H100 80GB HBM3": Model(0x2330, 81559, "9.0", mig_capable=True),
     "NVIDIA H200": Model(0x2335, 143771, "9.0", mig_capable=True),
+    "NVIDIA A100-SXM4-40GB": Model(0x20B0, 40960, "8.0", mig_capable=True),
     "NVIDIA A100-SXM4-80GB": Model(0x20B2, 81920, "8.0", mig_capable=True),
     "NVIDIA A10G": Model(0x2237, 23028, "8.6", mig_capable=False),
     "NVIDIA L4": Model(0x27B8, 23034, "8.9", mig_capable=False),

@@ -29,6 +29,7 @@ class Endpoint:
     options: Any
     channel: grpc.Channel
     stream: Any = None
+    listening: threading.Event = field(default_factory=threading.Event)
     devices: dict[str, bool] = field(default_factory=dict)
     numa: dict[str, list[int]] = field(default_factory=dict)
     messages: int = 0
@@ -55,7 +56,8 @@ class ScriptedKubelet:
 
     ``wait_before_reading``: seconds that a slow kubelet lets pass before it takes the next list.
     ``disconnects_the_newest``: as kubelets up to 1.35 do, end the newest registration of a resource
-    when the stream of any ends. ``refuse``: what to answer registrations with.
+    when the stream of any ends. ``refuse``: what to answer registrations with; ``hang``: what to
+    wait for before.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -66,12 +68,14 @@ class ScriptedKubelet:
         self.refuse = ""
         self.wait_before_reading = 0.0
         self.disconnects_the_newest = False
+        self.hang: threading.Event | None = None
         self.max_message = 4 << 20
         self.created = 0.0
         self._changed = threading.Condition()
         self._server: grpc.Server | None = None
         self._stopping = False
         self._threads: list[threading.Thread] = []
+        self._all: list[Endpoint] = []  # those that others have replaced, too
 
     # ---- its life
 
@@ -112,14 +116,17 @@ class ScriptedKubelet:
         assert self._server is not None
         self._server.stop(0).wait()
         self._server = None
-        for endpoint in self.endpoints.values():
+        for endpoint in self._all:
+            assert endpoint.listening.wait(
+                DIAL
+            )  # a call that starts while its channel closes hangs
             if endpoint.stream is not None:
                 endpoint.stream.cancel()
             endpoint.channel.close()
         for thread in self._threads:
             thread.join(DIAL)
             assert not thread.is_alive()
-        self._threads = []
+        self._threads, self._all = [], []
 
     def restart(self) -> None:
         self.stop()
@@ -128,6 +135,8 @@ class ScriptedKubelet:
     # ---- what plugins do with it
 
     def _register(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if self.hang is not None:
+            self.hang.wait(DIAL)
         if self.refuse:
             context.abort(grpc.StatusCode.UNKNOWN, self.refuse)
         if request.version != "v1beta1":
@@ -150,6 +159,7 @@ class ScriptedKubelet:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
             self.registrations.append((request.resource_name, request.endpoint))
             self.endpoints[request.resource_name] = endpoint
+            self._all.append(endpoint)
             self._changed.notify_all()
             thread = threading.Thread(target=self._listen, args=(endpoint,), daemon=True)
             self._threads = [each for each in self._threads if each.is_alive()]
@@ -164,7 +174,10 @@ class ScriptedKubelet:
             response_deserializer=MESSAGES["ListAndWatchResponse"].FromString,
         )
         try:
-            endpoint.stream = method(MESSAGES["Empty"]())
+            try:
+                endpoint.stream = method(MESSAGES["Empty"]())
+            finally:
+                endpoint.listening.set()
             for message in endpoint.stream:
                 with self._changed:
                     endpoint.devices = {

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,22 @@ def test_a_registration_that_fails_is_tried_again(
     assert len(lines) == 1, "the same reason is logged once"
 
 
+def test_a_kubelet_that_hangs_is_given_up_when_another_takes_its_place(
+    kubelet: ScriptedKubelet, machine: Machine, plugin: Start
+) -> None:
+    kubelet.hang = threading.Event()
+    running = plugin(machine(gpus=1))
+    running.wait_for_log("serving metrics")
+    time.sleep(0.3)
+    other = ScriptedKubelet(kubelet.directory)
+    other.start()
+    try:
+        assert other.wait_for_list().first_list - other.created < SOON
+    finally:
+        kubelet.hang.set()
+        other.stop()
+
+
 def test_a_stream_that_the_kubelet_ends_is_asked_for_again(
     kubelet: ScriptedKubelet, machine: Machine, plugin: Start
 ) -> None:
@@ -190,7 +207,7 @@ def test_a_thousand_restarts_of_the_kubelet_leak_nothing(
     kubelet: ScriptedKubelet, machine: Machine, plugin: Start
 ) -> None:
     running = plugin(machine(gpus=2))
-    kubelet.wait_for_list()
+    running.wait_for_log("NVML watches the GPUs")
 
     def restart(times: int) -> None:
         for _ in range(times):

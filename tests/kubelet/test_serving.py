@@ -116,7 +116,7 @@ def test_numa_nodes_that_are_not_known_are_not_told(
 def test_a_slow_kubelet_gets_the_newest_list_and_not_every_one(
     kubelet: ScriptedKubelet, server: Server
 ) -> None:
-    kubelet.wait_before_reading = 0.05
+    kubelet.wait_before_reading = 0.5
     server.apply(resource(300, 100))  # more than a socket's buffer holds
     endpoint = kubelet.wait_for_list()
     uuids = [each.uuid for each in gpus(300)]
@@ -124,7 +124,7 @@ def test_a_slow_kubelet_gets_the_newest_list_and_not_every_one(
         server.mark(*uuids[: count + 1])
     server.mark(*uuids[:5])
     kubelet.wait_for(lambda: kubelet.allocatable() == 29_500, 30)
-    time.sleep(0.3)
+    time.sleep(1)
     assert kubelet.allocatable() == 29_500
     assert endpoint.messages < 50
 

@@ -194,6 +194,12 @@ def test_how_gpus_are_shared() -> None:
     assert (given["gpu.sharing-strategy"], given["mps.capable"]) == ("time-slicing", "false")
 
 
+def test_a_gpu_in_mig_mode_without_mig_devices_is_not_offered() -> None:
+    facts = Facts("", {**FACTS.gpus, G1.uuid: GpuFacts(40960, 8, 0, True, True)}, {})
+    assert found(Settings("mixed"), host(G0, G1), facts)["gpu.count"] == "1"
+    assert found(Settings(), host(G0, G1), facts)["gpu.count"] == "2"
+
+
 @pytest.mark.parametrize(
     ("classes", "mode"),
     [
@@ -261,9 +267,9 @@ def test_what_nvml_tells_is_read_and_noise_is_not() -> None:
     uuid = "GPU-AAAAAAAA-0000-4000-8000-000000000000"
     lines = [
         "cuda - 12 4",
-        f"gpu {uuid} 81559 9 0 1",
+        f"gpu {uuid} 81559 9 0 1 1",
         "gpu GPU-x 1 2",
-        "gpu GPU-y 1 9 0 yes",
+        "gpu GPU-y 1 9 0 1 yes",
         "mig MIG-a 9728 16 1 1 1 1 0 1 0",
         "warning: something",
         "cuda",
@@ -271,6 +277,6 @@ def test_what_nvml_tells_is_read_and_noise_is_not() -> None:
     ]
     assert parse(lines) == Facts(
         "12.4",
-        {uuid[:4] + uuid[4:].lower(): GpuFacts(81559, 9, 0, True)},
+        {uuid[:4] + uuid[4:].lower(): GpuFacts(81559, 9, 0, True, True)},
         {"MIG-a": MigFacts(9728, 16, 1, 1, 1, 1, 0, 1, 0)},
     )
