@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
@@ -22,7 +22,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
-from nvhook.kubelet.waiting import wait_until
+from nvhook.kubelet.waiting import wait_until, work_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -60,23 +60,28 @@ class Daemon:
         for warning in warnings:
             LOG.warning(warning)
         self._host: Host | None = None
+        self._resources: tuple[Resource, ...] = ()
         self._metrics = Metrics()
+        self._scan_wanted = asyncio.Event()
         self._serving = Serving(
-            self._settings.kubelet_socket, Answers(self._allocate, self._prefer), self._metrics
+            self._settings.kubelet_socket,
+            Answers(self._allocate, self._prefer),
+            self._metrics,
+            self._scan_wanted.set,
         )
         self._monitor = Monitor(self._settings, self._metrics, self._mark)
         self._mps = MpsDaemons(self._mark)
         self._unhealthy: dict[str, str] = {}
-        self._scan_wanted = asyncio.Event()
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
         self._findings: tuple[str, ...] = ()
+        self._in_mig_mode: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
 
-        Raises: what the first scan raises, where settings.fail_on_init_error; HostError where the
-            metrics can't be served.
+        Raises: what the first scan raises, where settings.fail_on_init_error; HostError where
+            the kubelet's directory can't be used or the metrics can't be served.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -88,14 +93,13 @@ class Daemon:
             stack.push_async_callback(self._mps.stop)
             stack.push_async_callback(self._serving.stop)
             await self._first_scan()
-            self._mark()
             if self._settings.metrics_address:
                 pages = {"/healthz": self._healthz, "/readyz": self._readyz}
                 status = HttpStatus(self._metrics.text, pages)
                 await status.start(self._settings.metrics_address)
                 stack.push_async_callback(status.stop)
                 LOG.info("serving metrics", extra=fields(port=status.port))
-            await _until(stop, [self._rescan(), self._monitor.run(), self._hear()])
+            await work_until(stop, [self._rescan(), self._monitor.run(), self._hear()])
             LOG.info("stopping")
         # gRPC's tasks end a moment after its server, and complain when they are cancelled.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -110,6 +114,8 @@ class Daemon:
             if self._settings.fail_on_init_error:
                 raise
             self._note("host", error)
+        if "serving" in self._problems:
+            raise HostError(self._problems["serving"])
 
     async def _rescan(self) -> None:
         """Scan again when something may have changed, and from time to time."""
@@ -118,7 +124,8 @@ class Daemon:
             if not await wait_until(self._scan_wanted, TICK):
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
-                if now == seen and time.monotonic() - self._scanned < RESCAN:
+                same = now == seen and self._monitor.in_mig_mode == self._in_mig_mode
+                if same and time.monotonic() - self._scanned < RESCAN:
                     continue
                 seen = now
             self._scan_wanted.clear()
@@ -176,21 +183,32 @@ class Daemon:
                 self._monitor.expect(None, (), self._config.sys_root)
                 raise
             try:
-                built = resources.build(settings, host.inventory, host.numa)
+                self._in_mig_mode = self._monitor.in_mig_mode
+                built = resources.build(settings, host.inventory, host.numa, self._in_mig_mode)
             except NvhookError:
-                await self._serving.apply(())
+                self._resources = ()
+                await self._serve()
                 raise
-            # First the specs, then the devices that answers name in them.
+            # Specs and health first: the kubelet may use a device as soon as it knows it.
             self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
-            self._host = host
-            await self._serving.apply(built)
-        self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
-        self._note("host", None)
-        found = resources.findings(settings, host.inventory)
+            self._host, self._resources = host, built
+            self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
+            self._note("host", None)
+            self._mark()
+await self._serve()
+        found = resources.findings(settings, host.inventory, self._in_mig_mode)
         for finding in found:
             if finding not in self._findings:
                 LOG.warning(finding)
         self._findings = found
+
+    async def _serve(self) -> None:
+        try:
+            await self._serving.apply(self._resources)
+        except (OSError, HostError) as error:
+            self._note("serving", error)
+        else:
+            self._note("serving", None)
 
     def _write_specs(self, host: Host, built: tuple[Resource, ...]) -> Exception | None:
         """Write CDI specs where they are in use; return what is wrong with them."""
@@ -202,7 +220,7 @@ class Daemon:
         return HostError("; ".join(problems)) if problems else None
 
     def _devices(self) -> tuple[Device, ...]:
-        return tuple(each for resource in self._serving.resources for each in resource.devices)
+        return tuple(each for resource in self._resources for each in resource.devices)
 
     # ---- health
 
@@ -228,7 +246,7 @@ class Daemon:
         if self._host is not None:
             self._mps.apply(
                 self._settings.mps_root,
-                self._serving.resources,
+                self._resources,
                 self._host.inventory,
                 self._monitor.gpus,
             )
@@ -266,7 +284,7 @@ class Daemon:
             "stuck": stuck,
             "problems": self._problems,
             "unhealthy": self._unhealthy,
-            "resources": {each.name: len(each.ids) for each in self._serving.resources},
+            "resources": {each.name: len(each.ids) for each in self._resources},
         }
         return not stuck, content
 
@@ -274,21 +292,3 @@ class Daemon:
         """Say whether the kubelet listens to everything that there is."""
         problems = self._serving.problems
         return not problems, {"waiting": problems}
-
-
-async def _until(stop: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Work until the event; work that ends ends all.
-
-    Raises: what the work raises.
-    """
-    tasks = [asyncio.create_task(each) for each in work]
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        stopped.cancel()
-        await asyncio.wait([*tasks, stopped])

@@ -92,10 +92,7 @@ class ResourceServer:
         if listed == self._listed:
             return False
         self._listed = listed
-        content = self._render()
-        if content == self._list:
-            return False
-        self._list = content
+        self._list = self._render()
         self._wake()
         return True
 

@@ -1,7 +1,7 @@
 """The resources that are served now, each with its server and its registration."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,23 +28,26 @@ class _Served:
 class Serving:
     """Serves resources in the kubelet's directory until it is stopped.
 
-    ``kubelet_socket``: the path of kubelet.sock; empty: register nowhere.
+    ``kubelet_socket``: the path of kubelet.sock; empty: register nowhere. ``lost`` is called when
+    the kubelet's directory has been made anew, and everything has to be served there again.
     """
 
-    def __init__(self, kubelet_socket: str, answers: Answers, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        kubelet_socket: str,
+        answers: Answers,
+        metrics: Metrics,
+        lost: Callable[[], None],
+    ) -> None:
         self._kubelet_socket = kubelet_socket
         path = str(Path(kubelet_socket).parent) if kubelet_socket else DEFAULT_DIRECTORY
         self._directory = SocketDirectory(path)
         self._answers = answers
         self._metrics = metrics
+        self._lost = lost
         self._served: dict[str, _Served] = {}
         self._unhealthy: Mapping[str, str] = {}
         self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        """The resources that are served now."""
-        return tuple(each.server.resource for each in self._served.values())
 
     @property
     def problems(self) -> dict[str, str]:
@@ -63,7 +66,7 @@ class Serving:
         Raises: HostError, OSError where a socket can't be made.
         """
         if self._served and not self._directory.is_there():
-            LOG.warning("the kubelet's directory was emptied: serving anew")
+            LOG.warning("the kubelet's directory was made anew: serving there")
             await self._stop_all(0)
         wanted = {resource.name: resource for resource in resources}
         for name in [name for name in self._served if name not in wanted]:
@@ -128,5 +131,8 @@ class Serving:
         await served.server.stop(grace)
 
     def _wake(self) -> None:
+        if self._served and not self._directory.is_there():
+            self._lost()
+            return
         for each in self._served.values():
             each.registration.wake()

@@ -35,6 +35,7 @@ class SocketDirectory:
         Raises: HostError.
         """
         try:
+            Path(self.path).mkdir(mode=0o750, parents=True, exist_ok=True)  # as the kubelet does
             self._remove_stale()
             self._private.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:

@@ -102,6 +102,9 @@ class Plugin:
         directory = f"/proc/{self.pid}/fd"
         return sorted(_link(f"{directory}/{number}") for number in os.listdir(directory))
 
+    def children(self) -> list[str]:
+        return Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+
     def threads(self) -> int:
         return len([*Path(f"/proc/{self.pid}/task").iterdir()])
 

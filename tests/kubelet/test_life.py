@@ -65,9 +65,11 @@ def test_a_driver_that_is_reloaded_takes_its_gpus_away_and_brings_them_back(
     kubelet: ScriptedKubelet, machine: Machine, plugin: Start, short_directory: Path
 ) -> None:
     running = plugin(machine(gpus=2))
+    running.wait_for_log("NVML watches the GPUs")
     endpoint = kubelet.wait_for_list()
     load = _unload(short_directory)
     kubelet.wait_for(lambda: kubelet.allocatable() == 0)
+    until(lambda: not running.children(), 5, lambda: "NVML is still in use")
     assert kubelet.capacity() == 2
     reasons = json.loads(running.get("/healthz")[1])["unhealthy"]
     assert set(reasons) == {gpu_uuid(0), gpu_uuid(1)}
@@ -156,6 +158,45 @@ def test_what_no_strategy_fits_is_not_served_until_it_fits(
     kubelet.wait_for(lambda: kubelet.endpoints[GPU] is not first)
     kubelet.wait_for_list()
     assert kubelet.allocatable() == 1
+
+
+def test_another_partition_makes_other_resources(
+    kubelet: ScriptedKubelet, machine: Machine, plugin: Start
+) -> None:
+    large, small = "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
+    running = plugin(machine(gpus=1, mig=["3g.40gb", "3g.40gb"]), "--mig-strategy=mixed")
+    endpoint = kubelet.wait_for_list(large)
+    machine(gpus=1, mig=["1g.10gb"] * 3)
+    running.send(signal.SIGHUP)
+    kubelet.wait_for_list(small)
+    assert kubelet.allocatable(small) == 3
+    kubelet.wait_for(lambda: not endpoint.connected)
+    assert endpoint.devices == {}
+    ids, answer = kubelet.admit(1, small)
+    assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": ids[0]}
+
+
+def test_where_nvml_can_not_be_seen_gpus_are_served_and_not_watched(
+    kubelet: ScriptedKubelet, machine: Machine, plugin: Start, short_directory: Path
+) -> None:
+    config = machine(gpus=2)
+    for path in (short_directory / "sim/root").rglob("libnvidia-ml.so*"):
+        path.unlink()
+    running = plugin(config)
+    kubelet.wait_for_list()
+    assert kubelet.allocatable() == 2
+    assert running.wait_for_log("health is not watched")["level"] == "warning"
+    assert running.children() == []
+
+
+def test_a_kubelet_directory_that_can_not_be_used_is_one_line(
+    machine: Machine, short_directory: Path
+) -> None:
+    (short_directory / "file").write_text("")
+    running = Plugin(machine(gpus=1), short_directory / "file/kubelet.sock")
+    assert running.wait(20) == 1
+    (line,) = running.noise
+    assert line.startswith("nvhook: can't use the kubelet's directory")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])

@@ -56,7 +56,7 @@ class Server:
         self.serving = self.run(self._make(str(kubelet.socket), answers))
 
     async def _make(self, socket: str, answers: Answers) -> Serving:
-        return Serving(socket, answers, Metrics())
+        return Serving(socket, answers, Metrics(), lambda: None)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
@@ -180,6 +180,37 @@ def test_resources_come_and_go_one_by_one(kubelet: ScriptedKubelet, server: Serv
     server.apply(Resource("nvidia.com/a", (first,), {}), Resource("nvidia.com/b", (second,), {}))
     kubelet.wait_for(lambda: kubelet.endpoints["nvidia.com/b"] is not goes)
     assert kubelet.wait_for_list("nvidia.com/b").devices == {second.uuid: True}
+
+
+def test_a_list_that_is_made_just_before_the_end_is_still_sent(
+    kubelet: ScriptedKubelet, server: Server
+) -> None:
+    server.apply(resource(2))
+    endpoint = kubelet.wait_for_list()
+    served = server.serving._served[GPU].server
+
+    async def end() -> None:
+        served.update(resource(0), ())
+        await served.stop(1)
+
+    server.run(end())
+    kubelet.wait_for(lambda: not endpoint.connected)
+    assert endpoint.messages == 2
+    assert endpoint.devices == {}
+
+
+def test_a_kubelet_that_reads_nothing_does_not_hold_the_end_up(
+    kubelet: ScriptedKubelet, server: Server
+) -> None:
+    kubelet.wait_before_reading = 30
+    server.apply(resource(300, 100))
+    endpoint = kubelet.wait_for_list()
+    for each in gpus(5):
+        server.mark(each.uuid)
+    started = time.monotonic()
+    server.apply()
+    assert time.monotonic() - started < 5
+    endpoint.skip.set()
 
 
 def test_a_resource_with_the_longest_name_is_served(
