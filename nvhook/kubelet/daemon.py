@@ -195,7 +195,7 @@ class Daemon:
             self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
             self._note("host", None)
             self._mark()
-await self._serve()
+            await self._serve()
         found = resources.findings(settings, host.inventory, self._in_mig_mode)
         for finding in found:
             if finding not in self._findings:
