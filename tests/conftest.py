@@ -160,7 +160,8 @@ def hosts(workspace: Path, driver: Driver) -> Iterator[OpenHost]:
 
 # Where engines keep things by default, and what they call them. Others may use these places, too.
 PLACES = ("/etc", "/opt", "/run", "/var/lib", "/var/log", "/var/cache", "/var/tmp", "/dev/shm")
-NAMES = ("docker", "containerd", "containers", "cni", "cdi", "podman", "libpod", "nvhook.log")
+NAMES = ("docker", "containerd", "containers", "cni", "cdi", "podman", "libpod", "kubelet", "pods")
+NAMES += ("nvhook.log",)
 
 
 def _mounts() -> set[str]:

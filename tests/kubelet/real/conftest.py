@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engines import images
-from tests.kubelet.real.node import Node, Plugin
+from tests.kubelet.real.node import Node, Plugin, open_node
 from tests.runtime import go, packages
 
 HERE = Path(__file__).parent
@@ -53,9 +53,8 @@ def nvhook(installed) -> Path:
 def node(hosts, kubelet, archive, nvhook) -> Iterator[Node]:
     """A node of the usual four GPUs, with the distribution's containerd."""
     host = hosts("kubelet", "hybrid", accept_volume_mounts="true")
-    made = Node(host, kubelet, archive, nvhook)
-    yield made
-    made.close()
+    with open_node(host, kubelet, archive, nvhook) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,8 @@ def mig_node(hosts, kubelet, workspace, debian, compiled, mig_driver, nvhook) ->
     host = hosts("kubelet", "hybrid", mig_driver)
     programs = ("containerd", "containerd-shim-runc-v2", "ctr")
     host.programs.append(packages.newest_programs(programs, "containerd"))
-    made = Node(host, kubelet, archive, nvhook)
-    yield made
-    made.close()
+    with open_node(host, kubelet, archive, nvhook) as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +78,25 @@ def configuration(host: Host) -> dict[str, Any]:
 class Node:
     """The node. Its pods come from the image of the engines' tests."""
 
-    def __init__(self, host: Host, kubelet: Path, archive: Path, nvhook: Path) -> None:
+    def __init__(self, host: Host, kubelet: Path) -> None:
         self.host = host
         self._program = kubelet
-        host.call("sh", "-c", FURNISH.format(address=ADDRESS))
-        self._pretend_sysctls()
+        self._kubelet: subprocess.Popen[bytes] | None = None
         self._manifests = host.directory / "manifests"
         self._manifests.mkdir()
-        for parent in Path("/sys/fs/cgroup").iterdir():
-            (parent / host.cgroup.lstrip("/")).mkdir(exist_ok=True)
-        self.containerd = Containerd(host, archive, nvhook, "--set-as-default")
-        self.containerd.cri.close()
+        self._sysctls = machine_sysctls()
         self._resources = Client(
             PROTO, "v1.PodResourcesLister", host.path(Path(POD_RESOURCES)), host.directory
         )
+
+    def start(self, archive: Path, nvhook: Path) -> None:
+        """Start containerd with an archive of images, and the kubelet."""
+        self.host.call("sh", "-c", FURNISH.format(address=ADDRESS))
+        self._pretend_sysctls()
+        for parent in Path("/sys/fs/cgroup").iterdir():
+            (parent / self.host.cgroup.lstrip("/")).mkdir(exist_ok=True)
+        self.containerd = Containerd(self.host, archive, nvhook, "--set-as-default")
+        self.containerd.cri.close()
         self.start_kubelet()
 
     def _pretend_sysctls(self) -> None:
@@ -113,9 +119,12 @@ class Node:
 
     def stop_kubelet(self) -> None:
         """Stop it; its pods go on."""
+        assert self._kubelet is not None
+        assert self._kubelet.poll() is None, self.host.logs()
         self.host.signal(self._kubelet, signal.SIGTERM)
         self._kubelet.wait(timeout=15)
         self.host.daemons.remove(self._kubelet)
+        self._kubelet = None
         self.host.path(Path(POD_RESOURCES)).unlink(missing_ok=True)
 
     # ---- what it says ----
@@ -228,13 +237,31 @@ class Node:
         return [Path(path) for path in found]
 
     def close(self) -> None:
-        """End it, check that pods left no mount, and remove its cgroups, which a kubelet leaves."""
+        """Stop it, and check that its pods and the kubelet have left nothing but cgroups."""
         self.remove()
         self.host.settle()
         self._resources.close()
         self.stop_kubelet()
+        assert machine_sysctls() == self._sysctls
+
+    def end(self) -> None:
+        """End whatever still runs in its cgroups, and remove them: a kubelet leaves them."""
+        if self._kubelet is not None and self._kubelet.poll() is None:
+            self.host.signal(self._kubelet, signal.SIGKILL)
         for cgroup in self._cgroups(""):
             self.host.wait(lambda cgroup=cgroup: _removed(cgroup))
+
+
+@contextmanager
+def open_node(host: Host, kubelet: Path, archive: Path, nvhook: Path) -> Iterator[Node]:
+    """Yield a node whose kubelet runs."""
+    node = Node(host, kubelet)
+    try:
+        node.start(archive, nvhook)
+        yield node
+        node.close()
+    finally:
+        node.end()
 
 
 class Plugin:
@@ -269,6 +296,11 @@ class Plugin:
         found = lambda: self.node.allocatable(resource)  # noqa: E731
         self.node.host.wait(lambda: len(found()) == ids, lambda: str(found()), seconds=seconds)
         return found()
+
+
+def machine_sysctls() -> list[str]:
+    """Return the machine's own values of what a kubelet sets."""
+    return [Path("/proc/sys", name).read_text() for name in SYSCTLS]
 
 
 def _ids(devices: Any, resource: str) -> set[str]:
