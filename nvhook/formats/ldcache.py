@@ -16,17 +16,20 @@ from nvhook.formats.ldcache_layout import (
     Strings,
     Table,
     assemble,
-    compare,
     decode,
     encode,
     is_extension,
+    order,
 )
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
+    from typing import Final, TypeAlias
+
+    # A new plain entry: the old one to stand in front of, its order, -flags, name, path.
+    _Insertion: TypeAlias = tuple[int, tuple[int, ...], int, bytes, bytes]
 
 __all__ = ["MAX_BYTES", "Entry", "LdCache", "parse", "render", "splice"]
 
@@ -102,7 +105,7 @@ def render(cache: LdCache) -> bytes:
         strings.row(
             encode(entry.name), encode(entry.path), entry.flags, entry.osversion, entry.hwcap
         )
-        for entry in sorted(cache.entries, key=lambda entry: _Position(cache, entry))
+        for entry in sorted(cache.entries, key=lambda entry: _position(cache, entry))
     ]
     hwcaps = [strings.add(encode(name)) for name in cache.hwcaps]
     return assemble(b"".join(rows), strings, hwcaps, encode(cache.generator), LITTLE_ENDIAN)
@@ -124,58 +127,33 @@ def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:
             raise FormatError(f"not a library for a loader cache: {name!r} at {path!r}")
         wanted.setdefault((encode(name), flags), encode(path))
     removed: set[int] = set()
-    inserted = []
+    inserted: list[_Insertion] = []
     for (name_bytes, flags), path_bytes in wanted.items():
-        same, position = table.place(name_bytes, flags)
+        key = order(name_bytes)
+        same, position = table.place(name_bytes, key, flags)
         if len(same) == 1 and table.string(table.paths[same[0]]) == path_bytes:
             continue
         removed.update(same)
-        inserted.append(_Insertion(position, name_bytes, flags, path_bytes))
+        inserted.append((position, key, -flags, name_bytes, path_bytes))
     if not inserted:
         return data
     inserted.sort()
     return _merge(table, sorted(removed), inserted)
 
 
-class _Insertion:
-    """A new plain entry, to stand in front of the old entry at ``position``."""
-
-    __slots__ = ("flags", "name", "path", "position")
-
-    def __init__(self, position: int, name: bytes, flags: int, path: bytes) -> None:
-        self.position = position
-        self.name = name
-        self.flags = flags
-        self.path = path
-
-    def __lt__(self, other: "_Insertion") -> bool:
-        if self.position != other.position:
-            return self.position < other.position
-        order = compare(self.name, other.name)
-        return order > 0 or (order == 0 and self.flags > other.flags)
+def _position(cache: LdCache, entry: Entry) -> "tuple[object, ...]":
+    """Return a sort key: an entry's place in the loader's order."""
+    # Higher flags first; then glibc-hwcaps by name, before the old hwcaps with more and higher
+    # bits, before plain entries.
+    if is_extension(entry.hwcap):
+        hwcap = (0, encode(cache.subdirectory(entry)), 0, 0)
+    else:
+        hwcap = (1, b"", -entry.hwcap.bit_count(), -entry.hwcap)
+    return order(encode(entry.name)), -entry.flags, hwcap, -entry.osversion
 
 
-class _Position:
-    """A sort key: an entry's place in the loader's order."""
-
-    __slots__ = ("name", "rank")
-
-    def __init__(self, cache: LdCache, entry: Entry) -> None:
-        self.name = encode(entry.name)
-        # Higher flags first; then glibc-hwcaps by name, before the old hwcaps with more and
-        # higher bits, before plain entries.
-        if is_extension(entry.hwcap):
-            hwcap = (0, encode(cache.subdirectory(entry)), 0, 0)
-        else:
-            hwcap = (1, b"", -entry.hwcap.bit_count(), -entry.hwcap)
-        self.rank = (-entry.flags, hwcap, -entry.osversion)
-
-    def __lt__(self, other: "_Position") -> bool:
-        order = compare(self.name, other.name)
-        return order > 0 or (order == 0 and self.rank < other.rank)
-
-
-def _merge(table: Table, removed: list[int], inserted: list[_Insertion]) -> bytes:
+def _merge(table: Table, removed: list[int], inserted: "list[_Insertion]") -> bytes:
+    """Return the file with rows taken out and plain entries put in, each in front of a row."""
     count = len(table.names)
     growth = ENTRY_BYTES * (len(inserted) - len(removed))
     # All strings move by the growth of the table. The rows are taken as one number and the growth
@@ -186,18 +164,17 @@ def _merge(table: Table, removed: list[int], inserted: list[_Insertion]) -> byte
     old_rows = moved.to_bytes(ENTRY_BYTES * count, "little")
     strings = Strings(table.start - table.base + growth, table.data[table.start : table.end])
     # Where both happen at one place, the new entry comes before the old one goes.
-    edits: list[tuple[int, _Insertion | None]] = [(item.position, item) for item in inserted]
-    edits += [(index, None) for index in removed]
+    edits: list[tuple[int, bytes]] = [
+        (position, strings.row(name, path, -flags, 0, 0))
+        for position, _, flags, name, path in inserted
+    ]
+    edits += [(index, b"") for index in removed]
     edits.sort(key=lambda edit: edit[0])
-    rows = []
+    rows: list[bytes] = []
     taken = 0
-    for index, item in edits:
-        rows.append(old_rows[ENTRY_BYTES * taken : ENTRY_BYTES * index])
-        if item is None:
-            taken = index + 1
-        else:
-            rows.append(strings.row(item.name, item.path, item.flags, 0, 0))
-            taken = index
+    for index, row in edits:
+        rows += (old_rows[ENTRY_BYTES * taken : ENTRY_BYTES * index], row)
+        taken = index if row else index + 1
     rows.append(old_rows[ENTRY_BYTES * taken :])
     hwcaps = [offset + growth for offset in table.hwcaps]
     return assemble(b"".join(rows), strings, hwcaps, table.generator, table.byte_order)
