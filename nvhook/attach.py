@@ -8,8 +8,9 @@ import _stat as stat
 import posix
 
 from nvhook import detach, executor, pipeline
+from nvhook.core.device_edits import gpu_plan
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
-from nvhook.core.planner import driver_plan, gpu_plan, merge
+from nvhook.core.planner import driver_plan, merge
 from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select_gpus
 from nvhook.errors import NvhookError
@@ -137,7 +138,10 @@ def _apply(
     if work.unreadable_cache:
         container.owner = ""
         container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
-        executor.rebuild_cache(plan, container, work.unreadable_cache, log)
+        from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+
+        why = work.unreadable_cache
+        rebuild_cache(plan, container.process, container.rootfs, why, log)
     return tuple(note for note in work.notes if not note.startswith("left out, the process"))
 
 

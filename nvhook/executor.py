@@ -23,10 +23,8 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
-from nvhook.kernel import mountinfo, mounts
-from nvhook.kernel.process import Process
+from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
-from nvhook.kernel.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +32,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvhook.core.edits import Edit, Plan
+    from nvhook.kernel.process import Process
+    from nvhook.kernel.rootfs import Rootfs
     from nvhook.log import Log
+    from nvhook.target import Target
 
     class Container(Protocol):
         """What is changed: a Target, or a container that runs."""
@@ -50,35 +51,7 @@ if TYPE_CHECKING:
 DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
 
 
-class Target:
-    """A container to change: its process, its root, and which of its mounts reach the host."""
-
-    __slots__ = ("host_mounts", "process", "rootfs", "shared")
-
-    def __init__(self, pid: int, root_path: str) -> None:
-        """Open a created container.
-
-        Raises: ContainerError if pid is not in a mount namespace of its own, or has no such root.
-        """
-        self.process = Process(pid)
-        if self.process.shares_namespace("mnt"):
-            raise ContainerError(
-                f"process {pid} is in the host's mount namespace: not a container",
-                "the state names a process that has ended, or the container has no mount namespace",
-            )
-        fd = self.process.open_directory(root_path)
-        root, host = posix.fstat(fd), posix.stat("/")
-        if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
-            raise ContainerError("the container's root is the host's own root directory")
-        # Once: on a node with thousands of mounts the kernel takes milliseconds to write it.
-        self.host_mounts = mountinfo.table()
-        table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
-        self.rootfs = Rootfs(fd, self.process.root_ids(), table, self.host_mounts)
-        shared = mountinfo.parse(table, b" shared:")
-        self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
-
-
-def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
+def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
     """Apply a plan; on failure the container's root is left as it was.
 
     Raises: NvhookError naming the edit that failed.
@@ -101,7 +74,9 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
         log.info(note)
     if work.unreadable_cache:
         try:
-            rebuild_cache(plan, target, work.unreadable_cache, log)
+            from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+
+            rebuild_cache(plan, target.process, target.rootfs, work.unreadable_cache, log)
         except NvhookError:
             with target.process.mount_namespace():
                 work.undo()
@@ -113,7 +88,7 @@ def rules_of(plan: "Plan") -> list[CgroupRule]:
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: "Iterable[CgroupRule]", process: Process, log: "Log") -> None:
+def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Log") -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -135,19 +110,6 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: Process, log: "Log"
         log.info("systemd", done=systemd.allow(unit, wanted))
     except HostError as error:
         log.warning("systemctl daemon-reload will take the GPU away", why=error)
-
-
-def rebuild_cache(plan: "Plan", target: "Container", why: str, log: "Log") -> None:
-    """Let ldconfig write a loader cache that nvhook does not understand.
-
-    Raises: HostError, ContainerError.
-    """
-    from nvhook.kernel import sandbox  # rare, and 30 ms of imports
-
-    log.warning("loader cache not understood, running ldconfig", why=why)
-    updates = [edit for edit in plan.edits if isinstance(edit, LdCacheUpdate)]
-    libraries = [library for update in updates for library in update.libraries]
-    sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
 
 
 def open_source(edit: "Edit", log: "Log") -> int | None:

@@ -21,6 +21,7 @@ MAX_STRING_BYTES = 4096
 MAX_NAME_BYTES = 255  # NAME_MAX
 MAX_SAME = 1000  # entries of one name: a library has a handful, one for each ABI and hwcap
 MAX_HWCAPS = 1024
+MAX_NUMBER = (1 << 30) - 1
 
 OLD_MAGIC = b"ld.so-1.7.0\0"
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -246,7 +247,8 @@ def order(name: bytes) -> tuple[int, ...]:
 
     That is backwards: digits before all else, their runs by value, then every other character.
 
-    Raises: FormatError where the order depends on whether the machine's char is signed.
+    Raises: FormatError where the order depends on the machine, whose char may be signed, or on the
+        directory: numbers that are too far apart have no order.
     """
     key: list[int] = []
     number = -1
@@ -255,20 +257,28 @@ def order(name: bytes) -> tuple[int, ...]:
             number = max(number, 0) * 10 + character - 48
             continue
         if number >= 0:
-            key += (_DIGITS, -_signed(number))
+            key += (_DIGITS, -_wrapped(number))
             number = -1
         if character >= 0x80:
             raise FormatError("a name in the loader cache is not ASCII: its order is not certain")
         key.append(-character)
     if number >= 0:
-        key += (_DIGITS, -_signed(number))
+        key += (_DIGITS, -_wrapped(number))
     key.append(0)
     return tuple(key)
 
 
-def _signed(value: int) -> int:
-    # glibc counts in an int, which wraps: long numbers come out in that order and no other
-    return ((value + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+def _wrapped(number: int) -> int:
+    """Return a number as glibc counts, in an int that wraps.
+
+    It subtracts them, and the difference wraps, too: within half an int that is still an order.
+    """
+    value = ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise FormatError(
+            f"a name in the loader cache has the number {number}: its order is not certain"
+        )
+    return value
 
 
 def _new_header(data: bytes) -> int:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvhook.errors import FormatError
-from nvhook.formats.ldcache import Entry, LdCache, parse, render, splice
+from nvhook.formats.ldcache import Entry, LdCache, parse, render
 from nvhook.formats.ldcache_layout import MAX_BYTES, MAX_STRING_BYTES, order
+from nvhook.formats.ldcache_splice import splice
 
 DATA = Path(__file__).parent.parent / "data" / "ldcache"
 # Written by ldconfig of glibc 2.36 for one small root, in its formats "new", "compat" and "old".
@@ -199,6 +200,12 @@ def test_names_are_ordered_as_by_the_loader(less: bytes, more: bytes) -> None:
 @pytest.mark.parametrize(("one", "other"), [(b"liba.1", b"liba.01"), (b"a", b"a"), (b"00", b"0")])
 def test_equal_numbers_have_one_place(one: bytes, other: bytes) -> None:
     assert order(one) == order(other)
+
+
+@pytest.mark.parametrize("number", [b"1073741824", b"2147483647", b"2147483648"])
+def test_numbers_that_may_be_too_far_apart_are_refused(number: bytes) -> None:
+    with pytest.raises(FormatError, match="order is not certain"):
+        order(b"libfoo-" + number + b".so.1")
 
 
 def test_an_order_that_depends_on_the_machine_is_refused() -> None:
