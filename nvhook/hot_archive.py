@@ -47,6 +47,7 @@ HOOK = (
     "nvhook.kernel.process",
     "nvhook.kernel.refusals",
     "nvhook.kernel.replace",
+    "nvhook.kernel.root_view",
     "nvhook.kernel.rootfs",
     "nvhook.loader_cache",
     "nvhook.log",
