@@ -62,12 +62,15 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
         cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
-    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
+    work = Application(target, machine)
+    work.leave_out_absent(plan.edits)
+    sources = [
+        (edit, None if work.is_closed(edit) else open_source(edit, log)) for edit in plan.edits
+    ]
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
         for note in cgroup.allow([(r.type, r.major, r.minor, r.access) for r in rules]):
             log.info("device rules", done=note)
-    work = Application(target, machine)
     with target.process.mount_namespace():
         work.run(sources)
     for note in work.notes:
@@ -160,6 +163,22 @@ class Application:
         self.left_out: set[str] = set()
         # Prefixes below /proc where nothing can be made: absent in this kernel, or masked before.
         self.closed: list[str] = []
+
+    def leave_out_absent(self, edits: "Iterable[Edit]") -> None:
+        """Look for directories to be masked: where /proc lacks one, nothing below can be made.
+
+        Before anything is cloned for them: to close a mount that has no place, the kernel waits
+        for a grace period.
+        """
+        for edit in edits:
+            if not isinstance(edit, Mount) or edit.host_path:
+                continue
+            if not self.rootfs.has(edit.container_path):
+                self._close(edit.container_path, edit.required)
+
+    def is_closed(self, edit: "Edit") -> bool:
+        """Tell whether a mount has no place."""
+        return isinstance(edit, Mount) and self._is_closed(edit.container_path + "/")
 
     def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
         """Apply edits with what they bring from the host; on failure take all back.
@@ -281,14 +300,18 @@ class Application:
         target = self.rootfs.existing(path)
         if target is not None and not self._is_masked(path, target):
             return target
-        self.closed.append(path + "/")
-        if target is not None:
-            posix.close(target)  # masked already, by an earlier run
-        elif required:
-            raise ContainerError(f"the container has no {path}")
+        if target is None:
+            self._close(path, required)
         else:
-            self.notes.append(f"not masked: the container has no {path}")
+            self.closed.append(path + "/")  # masked already, by an earlier run
+            posix.close(target)
         return None
+
+    def _close(self, path: str, required: bool) -> None:
+        if required:
+            raise ContainerError(f"the container has no {path}")
+        self.closed.append(path + "/")
+        self.notes.append(f"not masked: the container has no {path}")
 
     def _is_masked(self, path: str, target: int) -> bool:
         """Tell whether a tmpfs is mounted on the directory itself."""
