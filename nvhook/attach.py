@@ -18,6 +18,7 @@ from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.loader_cache import LD_SO_CACHE
 from nvhook.record import Record
+from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def inject(
     """
     recovered = detach.recover(container, settings)
     gpus, plan, owners = _plan(container, request, settings)
-    sources = [(edit, executor.open_source(edit, log)) for edit in plan.edits]
+    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
     journal = container.journal
     before = journal.steps
     container.process.check()

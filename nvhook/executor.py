@@ -7,7 +7,6 @@ forked child would cost 2 ms.
 """
 
 import _stat as stat
-import errno
 import posix
 
 from nvhook import loader_cache
@@ -25,6 +24,7 @@ from nvhook.core.edits import (
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
+from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
         def rootfs(self) -> Rootfs: ...
         @property
         def shared(self) -> frozenset[int]: ...
-
-
-DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
 
 
 def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
@@ -113,38 +110,6 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Lo
         log.info("systemd", done=systemd.allow(unit, wanted))
     except HostError as error:
         log.warning("systemctl daemon-reload will take the GPU away", why=error)
-
-
-def open_source(edit: "Edit", log: "Log") -> int | None:
-    """Clone what an edit brings from the host; None for an edit without a source."""
-    if isinstance(edit, DeviceNode):
-        fd = _clone(edit.host_path, DEVICE_OPTIONS)
-        status = posix.fstat(fd)
-        numbers = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        if not stat.S_ISCHR(status.st_mode) or numbers != (edit.major, edit.minor):
-            raise HostError(f"{edit.host_path} is not the device {edit.major}:{edit.minor}")
-        return fd
-    if isinstance(edit, Mount):
-        try:
-            return _clone(edit.host_path, edit.options)
-        except HostError as error:
-            if edit.required:
-                raise
-            log.warning("left out", path=edit.container_path, why=error)
-    return None
-
-
-def _clone(path: str, options: tuple[str, ...]) -> int:
-    try:
-        return mounts.clone(path, options) if path else mounts.tmpfs()
-    except SyscallError as error:
-        raise HostError(
-            f"{path or 'a tmpfs'} of the host can't be mounted: {error}",
-            {
-                errno.ENOSYS: "Linux 5.12 or newer is needed",
-                errno.EPERM: "the hook needs CAP_SYS_ADMIN: rootless engines can't run it",
-            }.get(error.errno or 0, ""),
-        ) from error
 
 
 class Application:
@@ -326,7 +291,7 @@ class Application:
             posix.close(parent)
 
     def _is_closed(self, path: str) -> bool:
-        return any(path.startswith(prefix) for prefix in self.closed)
+        return path.startswith(tuple(self.closed))
 
     def _update_cache(self, edit: LdCacheUpdate) -> None:
         self.doing = "update the loader cache"

@@ -53,6 +53,7 @@ HOOK = (
     "nvhook.log",
     "nvhook.pipeline",
     "nvhook.record",
+    "nvhook.sources",
     "nvhook.state_file",
     "nvhook.target",
 )
