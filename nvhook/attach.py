@@ -19,6 +19,7 @@ from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.loader_cache import LD_SO_CACHE
 from nvhook.record import Record
+from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def inject(
     """
     recovered = detach.recover(container, settings)
     devices, plan, owners = _plan(container, request, settings)
-    sources = [(edit, executor.open_source(edit, log)) for edit in plan.edits]
+    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
     journal = container.journal
     before = journal.steps
     container.process.check()
@@ -156,7 +157,10 @@ def _apply(
     if work.unreadable_cache:
         container.owner = DRIVER
         container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
-        executor.rebuild_cache(plan, container, work.unreadable_cache, log)
+        from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+
+        why = work.unreadable_cache
+        rebuild_cache(plan, container.process, container.rootfs, why, log)
     return tuple(note for note in work.notes if not note.startswith("left out, the process"))
 
 

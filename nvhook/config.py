@@ -3,12 +3,11 @@
 A dot in a setting's key is TOML's: ``handler.mounts = ...``, or ``mounts = ...`` below
 ``[handler]``.
 
-The TOML parser is slow to import (15 ms and more), so what a file says is remembered in nvhook's
-state directory until the file changes.
+What a file says is remembered in nvhook's state directory until the file changes: config_file reads
+it then.
 """
 
 import posix
-import sys
 import time
 
 from nvhook import state_file
@@ -125,7 +124,7 @@ SETTINGS = (
         "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
     ),
 )
-_BY_KEY = {setting.key: setting for setting in SETTINGS}
+BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
 class Config(Record):
@@ -188,7 +187,9 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
         cache = f"{state_file.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
         if values is None:
-            document = _parse(name, _read(name, fd))
+            from nvhook import config_file
+
+            document = config_file.parse(name, config_file.read(name, fd))
             values = _check(name, document)
             # A file written this very moment may change again without a new time stamp.
             if key == _key(name, posix.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
@@ -200,16 +201,6 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     return values
 
 
-def check(document: dict[str, object], name: str) -> None:
-    """Check settings by key, as a file would have them; name says where they are from.
-
-    Raises: ConfigError.
-    """
-    for key, value in document.items():
-        if _convert(_BY_KEY[key], value) is None:
-            raise ConfigError(f"{name}: {key} must be {_wanted(_BY_KEY[key])}")
-
-
 def _unreadable(name: str, error: Exception) -> ConfigError:
     reason = error.strerror if isinstance(error, OSError) else error
     return ConfigError(f"can't read configuration file {name}: {reason}")
@@ -217,14 +208,6 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
 
 def _key(name: str, status: posix.stat_result) -> list[object]:
     return [name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _read(name: str, fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as stream:
-        data = stream.read(MAX_SIZE + 1)
-    if len(data) > MAX_SIZE:
-        raise ConfigError(f"configuration file {name} is larger than {MAX_SIZE} bytes")
-    return data
 
 
 def _remembered(cache: str, key: list[object]) -> dict[str, object] | None:
@@ -248,82 +231,19 @@ def _remember(cache: str, key: list[object], document: dict[str, object]) -> Non
     state_file.write(cache, text.encode())
 
 
-def _parse(name: str, data: bytes) -> dict[str, object]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        document: dict[str, object] = tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{name} line {line}: not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        last = f"line {data.count(10) + 1}, the end"
-        text = str(error).replace("end of document", last)
-        raise ConfigError(f"{name}: {text[:1].lower()}{text[1:]}") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: nested too deeply") from None
-    document = _flat(document)
-    for key in document:
-        if key not in _BY_KEY:
-            raise ConfigError(f"{_where(name, data, key)}: unknown key {key}", _suggest(key))
-    for key, value in document.items():
-        if _convert(_BY_KEY[key], value) is None:
-            raise ConfigError(f"{_where(name, data, key)}: {key} must be {_wanted(_BY_KEY[key])}")
-    return document
-
-
-def _flat(document: dict[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values by dotted key."""
-    values = {}
-    for key, value in document.items():
-        table = f"{prefix}{key}."
-        if isinstance(value, dict) and any(known.startswith(table) for known in _BY_KEY):
-            values.update(_flat(value, table))
-        else:
-            values[prefix + key] = value
-    return values
-
-
-def _where(name: str, data: bytes, key: str) -> str:
-    """Return the file and, where it can be told, the line a key stands on."""
-    table = ""
-    for number, line in enumerate(data.decode().splitlines(), 1):
-        first = line.strip(" \t\"'")
-        if first.startswith("["):
-            table = first.strip("[] \t\"'") + "."
-            if key == table[:-1]:
-                return f"{name} line {number}"
-        for spelled in (key, key.removeprefix(table)):
-            if first.startswith(spelled) and first[len(spelled) :].lstrip(" \t\"'")[:1] in {
-                "=",
-                ".",
-            }:
-                return f"{name} line {number}"
-    return name
-
-
-def _suggest(key: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key, _BY_KEY, 1)
-    return f"did you mean {close[0]}?" if close else f"known keys: {', '.join(_BY_KEY)}"
-
-
 def _check(name: str, document: dict[str, object]) -> dict[str, object]:
     """Return the values by attribute name, converted."""
     values = {}
     for key, value in document.items():
-        setting = _BY_KEY.get(key)
-        converted = None if setting is None else _convert(setting, value)
+        setting = BY_KEY.get(key)
+        converted = None if setting is None else convert(setting, value)
         if setting is None or converted is None:
             raise ConfigError(f"{name}: bad value of {key}")
         values[setting.attribute] = converted
     return values
 
 
-def _convert(setting: Setting, value: object) -> object:
+def convert(setting: Setting, value: object) -> object:
     """Return the value as Config has it, None if it is not of the setting's kind."""
     if setting.kind == "flag":
         return value if isinstance(value, bool) else None
@@ -355,17 +275,3 @@ def _path(value: object, may_be_empty: bool) -> str | None:
     if value.startswith("/"):
         return value.rstrip("/") or "/"
     return value if may_be_empty and not value else None
-
-
-def _wanted(setting: Setting) -> str:
-    return {
-        "flag": "true or false",
-        "level": "one of " + ", ".join(LEVELS),
-        "path": "an absolute path",
-        "file": "an absolute path, or empty",
-        "names": f"a list of names that begin with {SWARM_PREFIX}",
-        "paths": "a list of absolute paths",
-        "programs": "a list of at least one name or absolute path",
-        "side": f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}",
-        "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),
-    }[setting.kind]

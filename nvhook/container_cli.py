@@ -151,6 +151,7 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
 def _configure(call: Call, settings: "Config", log: Log) -> None:
     from nvhook import executor, pipeline
     from nvhook.core.request import Request, parse_capabilities, parse_devices
+    from nvhook.target import Target
 
     for name in _LATER:
         if name in call.options:
@@ -171,7 +172,7 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
                 raise RequestError(f"{option} can only be all", "nvidia-container-cli --help")
             manages_mig.append(capability)
     log.bind(pid=pid)
-    target = executor.Target(int(pid), call.arguments[0])
+    target = Target(int(pid), call.arguments[0])
     request = Request(
         devices,
         capabilities if wanted else (),

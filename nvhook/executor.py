@@ -7,7 +7,6 @@ forked child would cost 2 ms.
 """
 
 import _stat as stat
-import errno
 import posix
 
 from nvhook import loader_cache
@@ -23,10 +22,9 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
-from nvhook.kernel import mountinfo, mounts
-from nvhook.kernel.process import Process
+from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +32,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvhook.core.edits import Edit, Plan
+    from nvhook.kernel.process import Process
+    from nvhook.kernel.rootfs import Rootfs
     from nvhook.log import Log
+    from nvhook.target import Target
 
     class Container(Protocol):
         """What is changed: a Target, or a container that runs."""
@@ -47,38 +48,7 @@ if TYPE_CHECKING:
         def shared(self) -> frozenset[int]: ...
 
 
-DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
-
-
-class Target:
-    """A container to change: its process, its root, and which of its mounts reach the host."""
-
-    __slots__ = ("host_mounts", "process", "rootfs", "shared")
-
-    def __init__(self, pid: int, root_path: str) -> None:
-        """Open a created container.
-
-        Raises: ContainerError if pid is not in a mount namespace of its own, or has no such root.
-        """
-        self.process = Process(pid)
-        if self.process.shares_namespace("mnt"):
-            raise ContainerError(
-                f"process {pid} is in the host's mount namespace: not a container",
-                "the state names a process that has ended, or the container has no mount namespace",
-            )
-        fd = self.process.open_directory(root_path)
-        root, host = posix.fstat(fd), posix.stat("/")
-        if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
-            raise ContainerError("the container's root is the host's own root directory")
-        # Once: on a node with thousands of mounts the kernel takes milliseconds to write it.
-        self.host_mounts = mountinfo.table()
-        table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
-        self.rootfs = Rootfs(fd, self.process.root_ids(), table, self.host_mounts)
-        shared = mountinfo.parse(table, b" shared:")
-        self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
-
-
-def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
+def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
     """Apply a plan; on failure the container's root is left as it was.
 
     Raises: NvhookError naming the edit that failed.
@@ -89,19 +59,24 @@ def apply(plan: "Plan", target: Target, machine: str, log: "Log") -> None:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
         cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
-    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
+    work = Application(target, machine)
+    work.leave_out_absent(plan.edits)
+    sources = [
+        (edit, None if work.is_closed(edit) else open_source(edit, log)) for edit in plan.edits
+    ]
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
         for note in cgroup.allow([(r.type, r.major, r.minor, r.access) for r in rules]):
             log.info("device rules", done=note)
-    work = Application(target, machine)
     with target.process.mount_namespace():
         work.run(sources)
     for note in work.notes:
         log.info(note)
     if work.unreadable_cache:
         try:
-            rebuild_cache(plan, target, work.unreadable_cache, log)
+            from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+
+            rebuild_cache(plan, target.process, target.rootfs, work.unreadable_cache, log)
         except NvhookError:
             with target.process.mount_namespace():
                 work.undo()
@@ -113,7 +88,7 @@ def rules_of(plan: "Plan") -> list[CgroupRule]:
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: "Iterable[CgroupRule]", process: Process, log: "Log") -> None:
+def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Log") -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -137,51 +112,6 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: Process, log: "Log"
         log.warning("systemctl daemon-reload will take the GPU away", why=error)
 
 
-def rebuild_cache(plan: "Plan", target: "Container", why: str, log: "Log") -> None:
-    """Let ldconfig write a loader cache that nvhook does not understand.
-
-    Raises: HostError, ContainerError.
-    """
-    from nvhook.kernel import sandbox  # rare, and 30 ms of imports
-
-    log.warning("loader cache not understood, running ldconfig", why=why)
-    updates = [edit for edit in plan.edits if isinstance(edit, LdCacheUpdate)]
-    libraries = [library for update in updates for library in update.libraries]
-    sandbox.ldconfig(target.process, target.rootfs, loader_cache.directories(libraries))
-
-
-def open_source(edit: "Edit", log: "Log") -> int | None:
-    """Clone what an edit brings from the host; None for an edit without a source."""
-    if isinstance(edit, DeviceNode):
-        fd = _clone(edit.host_path, DEVICE_OPTIONS)
-        status = posix.fstat(fd)
-        numbers = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        if not stat.S_ISCHR(status.st_mode) or numbers != (edit.major, edit.minor):
-            raise HostError(f"{edit.host_path} is not the device {edit.major}:{edit.minor}")
-        return fd
-    if isinstance(edit, Mount):
-        try:
-            return _clone(edit.host_path, edit.options)
-        except HostError as error:
-            if edit.required:
-                raise
-            log.warning("left out", path=edit.container_path, why=error)
-    return None
-
-
-def _clone(path: str, options: tuple[str, ...]) -> int:
-    try:
-        return mounts.clone(path, options) if path else mounts.tmpfs()
-    except SyscallError as error:
-        raise HostError(
-            f"{path or 'a tmpfs'} of the host can't be mounted: {error}",
-            {
-                errno.ENOSYS: "Linux 5.12 or newer is needed",
-                errno.EPERM: "the hook needs CAP_SYS_ADMIN: rootless engines can't run it",
-            }.get(error.errno or 0, ""),
-        ) from error
-
-
 class Application:
     """The state of one run inside the container's mount namespace."""
 
@@ -198,6 +128,22 @@ class Application:
         self.left_out: set[str] = set()
         # Prefixes below /proc where nothing can be made: absent in this kernel, or masked before.
         self.closed: list[str] = []
+
+    def leave_out_absent(self, edits: "Iterable[Edit]") -> None:
+        """Look for directories to be masked: where /proc lacks one, nothing below can be made.
+
+        Before anything is cloned for them: to close a mount that has no place, the kernel waits
+        for a grace period.
+        """
+        for edit in edits:
+            if not isinstance(edit, Mount) or edit.host_path:
+                continue
+            if not self.rootfs.has(edit.container_path):
+                self._close(edit.container_path, edit.required)
+
+    def is_closed(self, edit: "Edit") -> bool:
+        """Tell whether a mount has no place."""
+        return isinstance(edit, Mount) and self._is_closed(edit.container_path + "/")
 
     def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
         """Apply edits with what they bring from the host; on failure take all back.
@@ -319,14 +265,18 @@ class Application:
         target = self.rootfs.existing(path)
         if target is not None and not self._is_masked(path, target):
             return target
-        self.closed.append(path + "/")
-        if target is not None:
-            posix.close(target)  # masked already, by an earlier run
-        elif required:
-            raise ContainerError(f"the container has no {path}")
+        if target is None:
+            self._close(path, required)
         else:
-            self.notes.append(f"not masked: the container has no {path}")
+            self.closed.append(path + "/")  # masked already, by an earlier run
+            posix.close(target)
         return None
+
+    def _close(self, path: str, required: bool) -> None:
+        if required:
+            raise ContainerError(f"the container has no {path}")
+        self.closed.append(path + "/")
+        self.notes.append(f"not masked: the container has no {path}")
 
     def _is_masked(self, path: str, target: int) -> bool:
         """Tell whether a tmpfs is mounted on the directory itself."""
@@ -341,7 +291,7 @@ class Application:
             posix.close(parent)
 
     def _is_closed(self, path: str) -> bool:
-        return any(path.startswith(prefix) for prefix in self.closed)
+        return path.startswith(tuple(self.closed))
 
     def _update_cache(self, edit: LdCacheUpdate) -> None:
         self.doing = "update the loader cache"

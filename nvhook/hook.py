@@ -125,15 +125,18 @@ def _run(options: _Options, log: Log) -> None:
             )
 
     from nvhook import executor
+    from nvhook.target import Target
 
-    target = executor.Target(state.pid, container.root_path)
+    target = Target(state.pid, container.root_path)
     if request is not None and options.delegated:
         request = request.replace(requirements=())  # nvhook-runtime has checked them
     if request is None:
+        from nvhook.cdi_devices import plan_for_devices
+
         compat = None
         if settings.cuda_forward_compatibility:
             compat = pipeline.compat_of(target.rootfs)
-        outcome = pipeline.plan_for_devices(container.devices, options.cdi or "", settings, compat)
+        outcome = plan_for_devices(container.devices, options.cdi or "", settings, compat)
     else:
         layout = pipeline.layout_of(target.rootfs, settings.cuda_forward_compatibility)
         outcome = pipeline.plan_for(request, settings, layout)

@@ -9,6 +9,7 @@ import gc
 import sys
 from _frozen_importlib import ModuleSpec
 from _imp import create_dynamic, exec_dynamic, extension_suffixes
+from posix import RTLD_LAZY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def load_extensions(site: str) -> None:
 
     What is not there, or built in, is imported as usual by the module that needs it.
     """
+    sys.setdlopenflags(RTLD_LAZY)  # a tenth of their functions is called
     suffix = extension_suffixes()[0]
     python = next((path for path in sys.path if path.endswith("/lib-dynload")), "")
     ours = [name for name, _, _ in MODULES]

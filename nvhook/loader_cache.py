@@ -1,6 +1,7 @@
 """Make the container's loader find the injected libraries: ld.so.cache, and musl's path file."""
 
-from nvhook.formats import ldcache
+from nvhook.formats.ldcache_layout import MAX_BYTES
+from nvhook.formats.ldcache_splice import splice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: st
     Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
         ContainerError if the container's files can't be replaced.
     """
-    data = rootfs.read(LD_SO_CACHE, ldcache.MAX_BYTES) or b""
+    data = rootfs.read(LD_SO_CACHE, MAX_BYTES) or b""
     _extend_musl_path(rootfs, libraries, machine)
     spelled = _spelling(rootfs, data)
     additions = [
         (library.name, spelled(library.container_path), library.flags) for library in libraries
     ]
-    merged = ldcache.splice(data, additions)
+    merged = splice(data, additions)
     if merged == data:
         return "unchanged"
     rootfs.write(LD_SO_CACHE, merged)

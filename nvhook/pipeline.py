@@ -10,10 +10,10 @@ from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
 from nvhook.core.inventory import gpus_of
 from nvhook.core.layout import COMPAT_DIRECTORY, ContainerLayout, container_layout
-from nvhook.core.planner import merge, plan_request, without_rules
-from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
-from nvhook.core.selection import having, may_mean_mig, select
-from nvhook.errors import FormatError, RequestError
+from nvhook.core.planner import merge, plan_request
+from nvhook.core.request import Request
+from nvhook.core.selection import may_mean_mig, select
+from nvhook.errors import FormatError
 from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
 from nvhook.host.driver_texts import has_mig_gpus
@@ -21,7 +21,7 @@ from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Final
 
     from nvhook.config import Config
@@ -158,93 +158,7 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
         manages_mig=request.manages_mig,
     )
     if request.features or request.imex_channels:
-        plan = merge((plan, *_feature_plans(request, config)))
+        from nvhook.feature_plans import feature_plans
+
+        plan = merge((plan, *feature_plans(request, config)))
     return Outcome(request, devices, plan)
-
-
-def _feature_plans(request: Request, config: "Config") -> list[Plan]:
-    from nvhook.core import features
-    from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
-
-    plans = []
-    for name in request.features:
-        feature = features.FEATURES[name]
-        nodes = find_feature_nodes(feature, config.dev_root)
-        files = find_feature_files(feature, config.driver_root, config.dev_root)
-        plans.append(features.feature_plan(feature, nodes, files, config.dev_root))
-    if request.imex_channels:
-        nodes = find_feature_nodes(features.IMEX, config.dev_root)
-        channels = features.channel_plans(request.imex_channels, nodes, config.dev_root)
-        plans += channels.values()
-    return plans if config.device_rules else [without_rules(plan) for plan in plans]
-
-
-def plan_for_devices(
-    devices: "Sequence[tuple[str, int, int]]",
-    capabilities: str,
-    config: "Config",
-    compat: "CompatDirectory | None" = None,
-) -> Outcome:
-    """Plan what belongs to the devices whose nodes a container has: (path, major, minor).
-
-    With host paths, as the CDI spec had them that gave it the nodes.
-    """
-    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
-    has_capabilities = any(path.startswith("/dev/nvidia-caps/") for path, _, _ in devices)
-    host = inventory(config, ("all",) if has_capabilities else (), wanted)
-    numbers = frozenset([(major, minor) for _, major, minor in devices])
-    given = having(numbers, host)
-    # A MIG device's GPU is among them, and its nodes for rendering need not be the container's.
-    drm = tuple([each for each in host.drm if (each.node.major, each.node.minor) in numbers])
-    host = host.replace(drm=drm)
-    request = Request(tuple([device.uuid for device in given]), wanted, "CDI")
-    layout = ContainerLayout(compat=compat)
-    plan = plan_request(wanted, given, host, layout, device_rules=config.device_rules)
-    return Outcome(request, given, plan)
-
-
-def plan_for_bundle(
-    bundle: str, config: "Config", warnings: list[str] | None = None
-) -> Outcome | None:
-    """Plan the container of a bundle that is not running; None if it does not ask for a GPU.
-
-    bundle is absolute; lines that say why a request was not accepted are added to warnings.
-    """
-    container = read_container(bundle)
-    request = from_container(container, config, warnings)
-    if request is None:
-        return None
-    layout = layout_of_root(container.root_path, config.cuda_forward_compatibility)
-    return plan_for(request, config, layout)
-
-
-def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
-    """Look where a container that is not created yet keeps its libraries.
-
-    Raises: FormatError if its root can't be opened.
-    """
-    from nvhook.kernel.rootfs import Rootfs
-
-    try:
-        fd = posix.open(root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
-    except OSError as error:
-        raise FormatError(
-            f"the bundle's root {root_path} can't be opened: {error.strerror}"
-        ) from error
-    rootfs = Rootfs(fd)
-    try:
-        return layout_of(rootfs, cuda_compat)
-    finally:
-        rootfs.close()
-
-
-def plan_for_gpus(devices: str, capabilities: str, config: "Config") -> Outcome:
-    """Plan a GPU list (grammar of NVIDIA_VISIBLE_DEVICES) with host paths, as a CDI spec has them.
-
-    Raises: RequestError for a list that names nothing.
-    """
-    asked = parse_devices(devices, "--gpus")
-    if asked is None:
-        raise RequestError("--gpus names no GPU", "use all, none, indices, UUIDs or PCI bus ids")
-    wanted = parse_capabilities(capabilities, config.supported_driver_capabilities)
-    return plan_for(Request(asked, wanted, "--gpus"), config, ContainerLayout())

@@ -129,7 +129,9 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
             mounts = MOUNTS_BY_HOOK
         if mounts == MOUNTS_IN_SPEC:
             # A spec has no loader cache: that, and what it lists first, is the hook's.
-            layout = pipeline.layout_of_root(container.root_path, cuda_compat=False)
+            from nvhook.preview import layout_of_root
+
+            layout = layout_of_root(container.root_path, cuda_compat=False)
         plan = pipeline.plan_for(request, settings, layout).plan
         additions += render(plan, container.user_namespace, mounts)
     return additions

@@ -14,6 +14,7 @@
 #include "launcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,14 +83,16 @@ static int hook(int argc, char **argv)
 {
 	if (isatty(STDIN_FILENO))
 		return fail("the container's state is expected on standard input", "container runtimes call this hook");
-	/* A CDI spec put the hook there: its containers ask for nothing in their environment. */
-	bool by_cdi = false;
+	/* nvhook-runtime or a CDI spec put the hook there: no need to look whether it has something to do. */
+	bool has_work = false;
 	for (int i = 2; i < argc; i++)
-		by_cdi |= strncmp(argv[i], "--cdi", 5) == 0;
+		has_work |= strncmp(argv[i], "--cdi", 5) == 0 || strcmp(argv[i], "--delegated") == 0;
+	if (has_work && fcntl(STDIN_FILENO, F_GETFD) >= 0)
+		return run_python(true, argc, argv);
 	size_t size;
 	char *state = read_all(STDIN_FILENO, &size);
 	char bundle[PATH_MAX], config[PATH_MAX + 16];
-	if (!by_cdi && state && find_bundle(state, size, bundle, sizeof bundle)) {
+	if (!has_work && state && find_bundle(state, size, bundle, sizeof bundle)) {
 		snprintf(config, sizeof config, "%s/config.json", bundle);
 		if (!may_want_gpu(config))
 			return 0;

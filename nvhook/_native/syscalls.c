@@ -110,17 +110,6 @@ int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t pro
 }
 
 /*
- * A new file is a link to an empty one that was made before: a tenth of what making an inode costs, of
- * which there are thirty. It fails on another file system and in a user namespace.
- */
-static int make_file(int dirfd, const char *name, int empty)
-{
-	if (empty >= 0 && linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0)
-		return 0;
-	return mknodat(dirfd, name, S_IFREG | 0644, 0);
-}
-
-/*
  * A detached copy of a directory with everything mounted below it. Each mount gets the attributes set,
  * and all but the topmost those in below, too.
  */
@@ -154,14 +143,20 @@ int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation)
 	return fd;
 }
 
-/* Open what a mount goes onto without following a link; make 0: a file, 1: a directory, 2: nothing. */
+/*
+ * Open what a mount goes onto without following a link; make 0: a file, 1: a directory, 2: nothing.
+ *
+ * A new file is a link to an empty one that was made before: a tenth of what making an inode costs, of
+ * which there are thirty. It fails on another file system and in a user namespace. Mostly nothing is
+ * there yet, so that it is tried first.
+ */
 int nvh_mount_target(int dirfd, const char *name, int make, int empty, uint32_t *mode, int *created)
 {
 	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-	*created = 0;
+	*created = make == 0 && empty >= 0 && linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0;
 	int fd = openat(dirfd, name, flags);
 	if (fd < 0 && errno == ENOENT && make != 2) {
-		int made = make == 1 ? mkdirat(dirfd, name, 0755) : make_file(dirfd, name, empty);
+		int made = make == 1 ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
 		if (made < 0)
 			return -errno;
 		*created = 1;

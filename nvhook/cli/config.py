@@ -2,7 +2,7 @@
 
 import click
 
-from nvhook import config
+from nvhook import config, config_file
 from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.engines import nvidia_config
 from nvhook.errors import ConfigError
@@ -82,7 +82,7 @@ def import_(file: str, output: str | None) -> None:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(f"can't read {file}: {reason}", "name NVIDIA's config.toml") from None
     values, notes = nvidia_config.translate(text, file)
-    config.check(values, file)
+    config_file.check(values, file)
     lines = [f"# Translated by nvhook config import from {file}\n"]
     lines += [f"{key} = {_toml(value)}\n" for key, value in values.items()]
     for note in notes:

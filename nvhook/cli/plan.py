@@ -54,7 +54,7 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
       nvhook plan --gpus all --capabilities utility --json
       nvhook plan --bundle /run/containerd/io.containerd.runtime.v2.task/default/c1
     """
-    from nvhook import pipeline
+    from nvhook import preview
     from nvhook.cli import output
 
     if (bundle is None) == (gpus is None):
@@ -64,9 +64,9 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
     config = load_config()
     warnings: list[str] = []
     planned = (
-        pipeline.plan_for_gpus(gpus or "", capabilities, config)
+        preview.plan_for_gpus(gpus or "", capabilities, config)
         if bundle is None
-        else pipeline.plan_for_bundle(os.path.abspath(bundle), config, warnings)
+        else preview.plan_for_bundle(os.path.abspath(bundle), config, warnings)
     )
     for warning in warnings:
         click.echo(f"nvhook: {warning}", err=True)

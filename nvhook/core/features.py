@@ -5,8 +5,8 @@ Nothing here is looked for unless it is asked for.
 Source: nvidia-container-stack reference, sections 1.2 and 2.2 and appendix D.
 """
 
+from nvhook.core.device_edits import device_edits
 from nvhook.core.edits import Mount, Plan
-from nvhook.core.planner import device_edits
 from nvhook.errors import HostError, RequestError
 from nvhook.record import Record
 

@@ -1,9 +1,9 @@
 """What graphics and display need beside files and control nodes: loaded for those alone."""
 
 from nvhook.core import catalog
+from nvhook.core.device_edits import device_edits
 from nvhook.core.edits import Symlink, TextFile
 from nvhook.core.inventory import gpus_of
-from nvhook.core.planner import device_edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The plans of MIG devices: loaded only for a container that gets one.
+"""MIG devices, by name and their plans: loaded only for a container that asks for one.
 
 A MIG device is two capabilities of its GPU, to use the GPU instance and the compute instance: a
 device node each, and a file below /proc that names it. The GPU's own node is needed as well; what a
@@ -7,11 +7,13 @@ process may do through that, the driver decides by the capabilities.
 Source: nvidia-container-stack reference, sections 1.7 (11, 12) and 2.1, appendix D.
 """
 
+from nvhook.core.device_edits import device_edits, find_node, gpu_plan
 from nvhook.core.edits import PROC_OPTIONS, CgroupRule, DeviceNode, Mount, Plan
 from nvhook.core.inventory import MigDevice, gpus_of
-from nvhook.core.planner import device_edits, find_node, gpu_plan, merge
+from nvhook.core.planner import merge
+from nvhook.core.selection import describe, short, unknown
 from nvhook.errors import HostError
-from nvhook.formats.mig import compute_instance, gpu_instance, path_of
+from nvhook.formats.mig import compute_instance, gpu_instance, parse_old_name, path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,3 +136,37 @@ def _is_covered(edit: "Edit") -> bool:
     return isinstance(edit, (DeviceNode, Mount)) and edit.container_path.startswith(
         (f"/dev/{NODES}/", f"{_PROC}/")
     )
+
+
+def find_mig(name: str, inventory: "Inventory") -> "MigDevice":
+    """Return the MIG device of ``<gpu>:<index>``, a UUID or ``MIG-GPU-<uuid>/<gi>/<ci>``."""
+    devices = inventory.mig_devices
+    if name[:4].upper() != "MIG-":
+        gpu_index, _, index = name.partition(":")
+        if len(name) > 12 or all(gpu.index != int(gpu_index) for gpu in inventory.gpus):
+            raise unknown(name, f"{describe(inventory.gpus)}; nvhook list shows them")
+        where = f"GPU {int(gpu_index)}"
+        devices = tuple([each for each in devices if each.gpu_index == int(gpu_index)])
+        matches = [each for each in devices if each.index == int(index)]
+    elif old := parse_old_name(name):
+        where = "this host"
+        matches = [each for each in devices if old == _instances(each)]
+    else:
+        where = "this host"
+        matches = [each for each in devices if each.uuid.lower() == name.lower()]
+    if matches:
+        return matches[0]
+    if not devices:
+        remedy = "make one with nvidia-smi mig, or ask for a whole GPU"
+        raise unknown(name, f"{where} has no MIG device: {remedy}")
+    if not parse_old_name(name) and any(not each.uuid for each in devices):
+        raise HostError(
+            f"NVML does not tell which MIG device is {short(name)}",
+            "does nvidia-smi -L list it? MIG-GPU-<uuid>/<gi>/<ci> works without NVML",
+        )
+    names = ", ".join([each.name for each in devices[:8]])
+    raise unknown(name, f"{where} has MIG devices {names}; nvhook list shows them")
+
+
+def _instances(device: "MigDevice") -> tuple[str, int, int]:
+    return device.gpu.uuid.lower(), device.gpu_instance, device.compute_instance

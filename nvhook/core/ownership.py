@@ -4,8 +4,8 @@ An owner is a GPU's PCI bus id; of a MIG device with its instances, as in ``0000
 One that ends in a slash is shared by all that begin with it, the empty one (the driver's) by all.
 """
 
+from nvhook.core.device_edits import gpu_plan
 from nvhook.core.inventory import MigDevice
-from nvhook.core.planner import gpu_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

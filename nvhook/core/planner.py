@@ -1,8 +1,8 @@
 """Request + Inventory -> Plan. Pure: same arguments, same edits, whoever renders them."""
 
 from nvhook.core import catalog
+from nvhook.core.device_edits import device_edits, find_node, gpu_plan
 from nvhook.core.edits import (
-    PROC_OPTIONS,
     SOCKET_OPTIONS,
     AdditionalGid,
     CachedLibrary,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvhook.core.edits import Edit
-    from nvhook.core.inventory import Device, HostNode, Inventory, Library
+    from nvhook.core.inventory import Device, Inventory, Library
     from nvhook.core.layout import ContainerLayout
 
 
@@ -141,39 +141,6 @@ def device_plan(device: "Device", inventory: "Inventory") -> Plan:
     return merge((parent_plan(device, inventory), mig_plan(device, inventory)))
 
 
-def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
-    """Return the part of a plan that gives one GPU as a whole."""
-    if inventory.platform:
-        # The same nodes for every GPU: merge has them once.
-        return Plan(tuple([edit for node in inventory.nodes for edit in device_edits(node)]))
-    node = find_node(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)
-    edits: list[Edit] = [*device_edits(node)]
-    if inventory.proc_files:
-        path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
-        edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
-    if inventory.drm:
-        from nvhook.core.graphics import drm_edits
-
-        edits += drm_edits(gpu, inventory)
-    return Plan(tuple(edits))
-
-
-def device_edits(node: "HostNode") -> "Iterable[Edit]":
-    """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
-    yield DeviceNode(
-        f"/dev/{node.name}",
-        node.host_path,
-        node.major,
-        node.minor,
-        node.mode,
-        node.uid,
-        node.gid,
-    )
-    yield CgroupRule("c", node.major, node.minor)
-    if node.gid and node.mode & 0o060 == 0o060 and node.mode & 0o006 != 0o006:
-        yield AdditionalGid(node.gid)
-
-
 def merge(plans: "Iterable[Plan]") -> Plan:
     """Return one plan with every edit once, in order; one loader cache update at the end."""
     edits: dict[Edit, None] = {}
@@ -220,43 +187,6 @@ def _control_nodes(
         if not required and name not in present:
             continue
         yield from device_edits(find_node(name, major_name, minor, inventory))
-
-
-def find_node(
-    name: str, major_name: str, minor: int, inventory: "Inventory", remedy: str = ""
-) -> "HostNode":
-    """Return the host's node of the driver, which must have the driver's numbers.
-
-    ``remedy`` says what makes the node, if it is not one that nvidia-modprobe knows by number.
-
-    Raises: HostError where the host lacks the node, or it has other numbers.
-    """
-    major = _major(major_name, inventory)
-    for node in inventory.nodes:
-        if node.name != name:
-            continue
-        if (node.major, node.minor) != (major, minor):
-            raise HostError(
-                f"{node.host_path} is device {node.major}:{node.minor}, "
-                f"but the driver has {major}:{minor}",
-                f"remove it and run nvidia-modprobe, or mknod it as c {major} {minor}",
-            )
-        return node
-    flag = "-u -c 0" if "uvm" in name else f"-c {minor}"
-    raise HostError(
-        f"device node {name} is missing on the host", remedy or f"nvidia-modprobe {flag}"
-    )
-
-
-def _major(name: str, inventory: "Inventory") -> int:
-    major = inventory.majors.get(name)
-    if major is None:
-        module = name.replace("-", "_")
-        raise HostError(
-            f"kernel module {module} is not loaded: {inventory.proc_root}/devices has no {name}",
-            f"modprobe {module}",
-        )
-    return major
 
 
 def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":

@@ -3,7 +3,7 @@
 import os
 
 from nvhook.errors import HostError, NvhookError
-from nvhook.formats.proc_driver import parse_bus_id
+from nvhook.formats.gpu_information import parse_bus_id
 from nvhook.host.driver_texts import (
     driver_directory,
     list_gpu_directories,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvhook.config import Config
     from nvhook.core.inventory import HostNode
-    from nvhook.formats.proc_driver import GpuInformation
+    from nvhook.formats.gpu_information import GpuInformation
 
 _VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"  # of PCI: NVIDIA, display controllers
 

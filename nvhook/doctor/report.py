@@ -1,7 +1,7 @@
 """All checks of a host or of a container, in the order people should read them."""
 
 from nvhook import config as configuration
-from nvhook import pipeline
+from nvhook import pipeline, preview
 from nvhook.core.layout import ContainerLayout
 from nvhook.doctor import (
     bundle_checks,
@@ -72,7 +72,7 @@ def of_bundle(config_path: str | None, bundle: str) -> tuple[Check, ...]:
         asked = container.asked(declared, config, ContainerLayout())
         return (check, bundle_checks.injection(document, asked), *_running(config, pid, declared))
     try:
-        layout = pipeline.layout_of_root(declared.root_path, config.cuda_forward_compatibility)
+        layout = preview.layout_of_root(declared.root_path, config.cuda_forward_compatibility)
     except FormatError as error:
         return (check, failed("container-request", error.message, "the image's root", error.hint))
     asked = container.asked(declared, config, layout)

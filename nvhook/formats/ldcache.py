@@ -1,9 +1,9 @@
-"""The loader cache of glibc, /etc/ld.so.cache: read it, write it, put libraries into it.
+"""The loader cache of glibc, /etc/ld.so.cache: read it and write it.
 
 Whatever is not understood in a file is a FormatError: the caller then lets ldconfig do the work.
 """
 
-from _struct import iter_unpack, pack
+from _struct import iter_unpack
 
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (
@@ -16,19 +16,18 @@ from nvhook.formats.ldcache_layout import (
     Strings,
     Table,
     assemble,
-    compare,
     decode,
     encode,
     is_extension,
+    order,
 )
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Final
 
-__all__ = ["MAX_BYTES", "Entry", "LdCache", "parse", "render", "splice"]
+__all__ = ["MAX_BYTES", "Entry", "LdCache", "parse", "render"]
 
 
 class Entry(Record):
@@ -102,102 +101,18 @@ def render(cache: LdCache) -> bytes:
         strings.row(
             encode(entry.name), encode(entry.path), entry.flags, entry.osversion, entry.hwcap
         )
-        for entry in sorted(cache.entries, key=lambda entry: _Position(cache, entry))
+        for entry in sorted(cache.entries, key=lambda entry: _position(cache, entry))
     ]
     hwcaps = [strings.add(encode(name)) for name in cache.hwcaps]
     return assemble(b"".join(rows), strings, hwcaps, encode(cache.generator), LITTLE_ENDIAN)
 
 
-def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:
-    """Put (name, path, flags) libraries into a cache, as ldconfig would if it found them there.
-
-    Plain entries (no hwcap) of the same name and flags give way; of two additions of a name and
-    flags the first counts. Returns ``data`` itself if nothing changes. What is in the cache is
-    found by bisection and moved as one block: no loop runs over all entries.
-
-    Raises: FormatError for a cache nvhook does not understand, or an entry it can't hold.
-    """
-    table = Table(data)
-    wanted: dict[tuple[bytes, int], bytes] = {}
-    for name, path, flags in additions:
-        if not name or not path.startswith("/"):
-            raise FormatError(f"not a library for a loader cache: {name!r} at {path!r}")
-        wanted.setdefault((encode(name), flags), encode(path))
-    removed: set[int] = set()
-    inserted = []
-    for (name_bytes, flags), path_bytes in wanted.items():
-        same, position = table.place(name_bytes, flags)
-        if len(same) == 1 and table.string(table.paths[same[0]]) == path_bytes:
-            continue
-        removed.update(same)
-        inserted.append(_Insertion(position, name_bytes, flags, path_bytes))
-    if not inserted:
-        return data
-    inserted.sort()
-    return _merge(table, sorted(removed), inserted)
-
-
-class _Insertion:
-    """A new plain entry, to stand in front of the old entry at ``position``."""
-
-    __slots__ = ("flags", "name", "path", "position")
-
-    def __init__(self, position: int, name: bytes, flags: int, path: bytes) -> None:
-        self.position = position
-        self.name = name
-        self.flags = flags
-        self.path = path
-
-    def __lt__(self, other: "_Insertion") -> bool:
-        if self.position != other.position:
-            return self.position < other.position
-        order = compare(self.name, other.name)
-        return order > 0 or (order == 0 and self.flags > other.flags)
-
-
-class _Position:
-    """A sort key: an entry's place in the loader's order."""
-
-    __slots__ = ("name", "rank")
-
-    def __init__(self, cache: LdCache, entry: Entry) -> None:
-        self.name = encode(entry.name)
-        # Higher flags first; then glibc-hwcaps by name, before the old hwcaps with more and
-        # higher bits, before plain entries.
-        if is_extension(entry.hwcap):
-            hwcap = (0, encode(cache.subdirectory(entry)), 0, 0)
-        else:
-            hwcap = (1, b"", -entry.hwcap.bit_count(), -entry.hwcap)
-        self.rank = (-entry.flags, hwcap, -entry.osversion)
-
-    def __lt__(self, other: "_Position") -> bool:
-        order = compare(self.name, other.name)
-        return order > 0 or (order == 0 and self.rank < other.rank)
-
-
-def _merge(table: Table, removed: list[int], inserted: list[_Insertion]) -> bytes:
-    count = len(table.names)
-    growth = ENTRY_BYTES * (len(inserted) - len(removed))
-    # All strings move by the growth of the table. The rows are taken as one number and the growth
-    # is added in two columns of every row at once: offsets stay far below 32 bits, so that
-    # nothing is carried from one column to the next.
-    ones = int.from_bytes(pack(ENTRY, 0, 1, 1, 0, 0) * count, "little")
-    moved = int.from_bytes(table.rows, "little") + ones * growth
-    old_rows = moved.to_bytes(ENTRY_BYTES * count, "little")
-    strings = Strings(table.start - table.base + growth, table.data[table.start : table.end])
-    # Where both happen at one place, the new entry comes before the old one goes.
-    edits: list[tuple[int, _Insertion | None]] = [(item.position, item) for item in inserted]
-    edits += [(index, None) for index in removed]
-    edits.sort(key=lambda edit: edit[0])
-    rows = []
-    taken = 0
-    for index, item in edits:
-        rows.append(old_rows[ENTRY_BYTES * taken : ENTRY_BYTES * index])
-        if item is None:
-            taken = index + 1
-        else:
-            rows.append(strings.row(item.name, item.path, item.flags, 0, 0))
-            taken = index
-    rows.append(old_rows[ENTRY_BYTES * taken :])
-    hwcaps = [offset + growth for offset in table.hwcaps]
-    return assemble(b"".join(rows), strings, hwcaps, table.generator, table.byte_order)
+def _position(cache: LdCache, entry: Entry) -> "tuple[object, ...]":
+    """Return a sort key: an entry's place in the loader's order."""
+    # Higher flags first; then glibc-hwcaps by name, before the old hwcaps with more and higher
+    # bits, before plain entries.
+    if is_extension(entry.hwcap):
+        hwcap = (0, encode(cache.subdirectory(entry)), 0, 0)
+    else:
+        hwcap = (1, b"", -entry.hwcap.bit_count(), -entry.hwcap)
+    return order(encode(entry.name)), -entry.flags, hwcap, -entry.osversion

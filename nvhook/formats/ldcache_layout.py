@@ -21,6 +21,7 @@ MAX_STRING_BYTES = 4096
 MAX_NAME_BYTES = 255  # NAME_MAX
 MAX_SAME = 1000  # entries of one name: a library has a handful, one for each ABI and hwcap
 MAX_HWCAPS = 1024
+MAX_NUMBER = (1 << 30) - 1
 
 OLD_MAGIC = b"ld.so-1.7.0\0"
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -39,6 +40,8 @@ ISA_LEVELS = 0x3FF << 32
 HWCAP_EXTENSION = 1 << 62
 HWCAP_INDEX = 0xFFFFFFFF
 
+_DIGITS = -0x80  # before every other character in a key of order()
+
 
 class Table:
     """A checked view of a file: where everything is, nothing decoded.
@@ -47,6 +50,7 @@ class Table:
     """
 
     __slots__ = (
+        "_orders",
         "base",
         "byte_order",
         "data",
@@ -83,6 +87,7 @@ class Table:
         self.hwcap_fields = memoryview(self.rows).cast("Q")[2::3]
         self.hwcaps: tuple[int, ...] = ()
         self.generator = b""
+        self._orders: dict[int, tuple[int, ...]] = {}
         if extension:
             self._read_extension(extension)
         # Every string ends, at the latest with the table's last byte: the starts are enough.
@@ -100,36 +105,42 @@ class Table:
             raise FormatError("the loader cache is broken: a name is too long")
         return self.data[start:end]
 
-    def place(self, name: bytes, flags: int) -> tuple[list[int], int]:
-        """Return the indices of the plain entries of a name and flags, and where a new one goes."""
+    def place(self, name: bytes, wanted: tuple[int, ...], flags: int) -> tuple[list[int], int]:
+        """Return the indices of the plain entries of a name and flags, and where a new one goes.
+
+        wanted is the name's order.
+        """
         low, high = 0, len(self.names)
         while low < high:
             middle = (low + high) // 2
-            if compare(self._name(middle), name) > 0:
+            if self._order(middle) < wanted:
                 low = middle + 1
             else:
                 high = middle
         same = []
         position = low
         for index in range(low, len(self.names)):
-            here = self._name(index)
             if index - low >= MAX_SAME:
                 raise FormatError("the loader cache has one name too often")
             # Equal in the loader's order is not the same name: libx.so.1 and libx.so.01.
-            if compare(here, name) != 0:
+            if self._order(index) != wanted:
                 break
             if self.flags[index] >= flags:
                 position = index + 1
-            if here == name and self.flags[index] == flags and not self.hwcap_fields[index]:
+            plain = self.flags[index] == flags and not self.hwcap_fields[index]
+            if plain and self.string(self.names[index]) == name:
                 same.append(index)
         return same, position
 
-    def _name(self, index: int) -> bytes:
-        """Return an entry's name, which is a file name: comparing long ones takes long."""
-        name = self.string(self.names[index])
-        if len(name) > MAX_NAME_BYTES:
-            raise FormatError("the loader cache is broken: a name is too long")
-        return name
+    def _order(self, index: int) -> tuple[int, ...]:
+        """Return an entry's place in the order; most bisections pass the same entries."""
+        key = self._orders.get(index)
+        if key is None:
+            name = self.string(self.names[index])
+            if len(name) > MAX_NAME_BYTES:  # a file name: comparing long ones takes long
+                raise FormatError("the loader cache is broken: a name is too long")
+            key = self._orders[index] = order(name)
+        return key
 
     def _check(self, offsets: "Sequence[int]") -> None:
         low, high = self.start - self.base, self.end - self.base
@@ -231,57 +242,42 @@ def is_extension(hwcap: int) -> bool:
     return (hwcap & ~HWCAP_INDEX & ~ISA_LEVELS) == HWCAP_EXTENSION
 
 
-def compare(left: bytes, right: bytes) -> int:
-    """Order two library names as the loader does: digits after all else, their runs by value.
+def order(name: bytes) -> tuple[int, ...]:
+    """Return a key by which library names sort as they stand in a cache.
 
-    Raises: FormatError where the order depends on whether the machine's char is signed.
+    That is backwards: digits before all else, their runs by value, then every other character.
+
+    Raises: FormatError where the order depends on the machine, whose char may be signed, or on the
+        directory: numbers that are too far apart have no order.
     """
-    at = 0
-    for a, b in zip(left, right):  # noqa: B905 - it ends with the shorter one
-        if a != b:
-            break
-        at += 1
-    # The names may part inside a number, which counts as a whole.
-    while at and _is_digit(left[at - 1]):
-        at -= 1
-    other = at
-    while at < len(left):
-        a, b = left[at], right[other] if other < len(right) else 0
-        if _is_digit(a) and _is_digit(b):
-            value, at = _number(left, at)
-            other_value, other = _number(right, other)
-            if value != other_value:
-                return _signed(value - other_value)
-        elif _is_digit(a):
-            return 1
-        elif _is_digit(b):
-            return -1
-        elif a != b:
-            return _character(a) - _character(b)
-        else:
-            at, other = at + 1, other + 1
-    return -_character(right[other]) if other < len(right) else 0
+    key: list[int] = []
+    number = -1
+    for character in name:
+        if 48 <= character <= 57:
+            number = max(number, 0) * 10 + character - 48
+            continue
+        if number >= 0:
+            key += (_DIGITS, -_wrapped(number))
+            number = -1
+        if character >= 0x80:
+            raise FormatError("a name in the loader cache is not ASCII: its order is not certain")
+        key.append(-character)
+    if number >= 0:
+        key += (_DIGITS, -_wrapped(number))
+    key.append(0)
+    return tuple(key)
 
 
-def _is_digit(character: int) -> bool:
-    return 48 <= character <= 57
+def _wrapped(number: int) -> int:
+    """Return a number as glibc counts, in an int that wraps.
 
-
-def _number(text: bytes, start: int) -> tuple[int, int]:
-    end = start
-    while end < len(text) and _is_digit(text[end]):
-        end += 1
-    return _signed(int(text[start:end])), end
-
-
-def _signed(value: int) -> int:
-    # glibc counts in an int, which wraps: long numbers come out in that order and no other
-    return ((value + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
-
-
-def _character(value: int) -> int:
-    if value >= 0x80:
-        raise FormatError("a name in the loader cache is not ASCII: its order is not certain")
+    It subtracts them, and the difference wraps, too: within half an int that is still an order.
+    """
+    value = ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise FormatError(
+            f"a name in the loader cache has the number {number}: its order is not certain"
+        )
     return value
 
 

@@ -2,13 +2,13 @@
 
 from nvhook.core.inventory import Gpu
 from nvhook.errors import FormatError, HostError
-from nvhook.formats.proc_driver import (
+from nvhook.formats.gpu_information import (
     GpuInformation,
-    is_known_uuid,
     normalize_bus_id,
     parse_bus_id,
     parse_information,
 )
+from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.host.driver_texts import driver_directory, list_gpu_directories, read_text
 
 TYPE_CHECKING = False

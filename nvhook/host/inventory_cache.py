@@ -11,7 +11,7 @@ from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
-from nvhook.formats.proc_driver import is_known_uuid, parse_information
+from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.host.driver_texts import (
     driver_directory,
     list_gpu_directories,
@@ -205,6 +205,8 @@ def _has_new_uuid(gpus: tuple[Gpu, ...], proc_root: str) -> bool:
     for gpu in gpus:
         if is_known_uuid(gpu.uuid):
             continue
+        from nvhook.formats.gpu_information import parse_information
+
         path = f"{driver_directory(proc_root)}/gpus/{gpu.pci_bus_id}/information"
         try:
             if is_known_uuid(parse_information(read_text(path) or "")[0].uuid):

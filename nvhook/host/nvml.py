@@ -83,7 +83,8 @@ def _ask(question: str, library: str, timeout: float) -> list[str]:
 def parse_uuids(lines: "Iterable[str]") -> dict[str, str]:
     """Return the UUIDs by PCI bus id in lines ``bus-id uuid``; other lines are ignored."""
     from nvhook.errors import FormatError
-    from nvhook.formats.proc_driver import is_known_uuid, normalize_bus_id, normalize_uuid
+    from nvhook.formats.gpu_information import normalize_bus_id, normalize_uuid
+    from nvhook.formats.proc_driver import is_known_uuid
 
     uuids = {}
     for line in lines:
@@ -102,7 +103,8 @@ def parse_mig_devices(
 ) -> dict[tuple[str, int, int], tuple[int, str, str]]:
     """Return mig_devices' answer from lines ``bus-id gi ci index uuid name``, ignoring others."""
     from nvhook.errors import FormatError
-    from nvhook.formats.proc_driver import is_decimal, normalize_bus_id
+    from nvhook.formats.gpu_information import normalize_bus_id
+    from nvhook.formats.proc_driver import is_decimal
 
     devices: dict[tuple[str, int, int], tuple[int, str, str]] = {}
     for line in lines:
@@ -123,13 +125,8 @@ def parse_driver(
 ) -> tuple[str, str, tuple[tuple[str, str, str], ...]]:
     """Return driver's answer from lines ``driver ...``, ``cuda ...``, ``gpu bus-id uuid model``."""
     from nvhook.errors import FormatError
-    from nvhook.formats.proc_driver import (
-        is_decimal,
-        is_driver_version,
-        is_known_uuid,
-        normalize_bus_id,
-        normalize_uuid,
-    )
+    from nvhook.formats.gpu_information import normalize_bus_id, normalize_uuid
+    from nvhook.formats.proc_driver import is_decimal, is_driver_version, is_known_uuid
 
     version = cuda = ""
     gpus = []

@@ -150,9 +150,14 @@ def unit_in(path: str) -> str:
 
 def hierarchies(table: bytes) -> "tuple[list[Mount], list[Mount]]":
     """Return the mounts of the v1 devices hierarchy, and of v2, in the caller's mountinfo."""
-    mounts = mountinfo.parse(table, b" - cgroup")
-    v1 = [each for each in mounts if each.fs_type == "cgroup" and "devices" in each.super_options]
-    return v1, [each for each in mounts if each.fs_type == "cgroup2"]
+    # A host has a dozen other hierarchies, which are not worth parsing.
+    v1 = [
+        each
+        for each in mountinfo.parse(table, b"devices")
+        if each.fs_type == "cgroup" and "devices" in each.super_options
+    ]
+    v2 = [each for each in mountinfo.parse(table, b" - cgroup2 ") if each.fs_type == "cgroup2"]
+    return v1, v2
 
 
 def memberships(proc: str, pid: int | str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from errno import EBADF, EINVAL
 from nvhook._native import SyscallError, call, ffi
 from nvhook.kernel import bpf, programs
 from nvhook.kernel.mounts import clone
-from nvhook.kernel.rootfs import RESOLVE_IN_ROOT
+from nvhook.kernel.root_view import RESOLVE_IN_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

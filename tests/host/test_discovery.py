@@ -10,7 +10,7 @@ import pytest
 
 from nvhook.core.inventory import Gpu, HostFile
 from nvhook.errors import FormatError, HostError
-from nvhook.formats.proc_driver import UNKNOWN_UUID
+from nvhook.formats.gpu_information import UNKNOWN_UUID
 from nvhook.host import nvml
 from nvhook.host.discovery import discover
 from nvhook.host.driver_texts import read_driver_version, read_text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.errors import HostError
-from nvhook.formats.proc_driver import UNKNOWN_UUID
+from nvhook.formats.gpu_information import UNKNOWN_UUID
 from nvhook.host import discovery, inventory_cache
 from nvhook.host.discovery import discover
 

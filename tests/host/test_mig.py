@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import cdi, config, pipeline
+from nvhook import cdi, cdi_devices, config, pipeline, preview
 from nvhook.core.edits import CgroupRule, DeviceNode
 from nvhook.core.inventory import Gpu, Inventory
 from nvhook.core.layout import ContainerLayout
@@ -162,9 +162,9 @@ def test_without_nvml_the_ids_are_known_and_nothing_is_remembered(settings, ques
     expected = [("0:?", "", *ids) for _, _, *ids in FOUND]
     assert sorted(shown(mute)) == sorted(expected)
     with pytest.raises(HostError, match="NVML does not tell which MIG device is 0:0"):
-        pipeline.plan_for_gpus("0:0", "", settings)
+        preview.plan_for_gpus("0:0", "", settings)
     uuid = mute.gpus[0].uuid
-    (device,) = pipeline.plan_for_gpus(f"MIG-{uuid}/3/0", "", settings).devices
+    (device,) = preview.plan_for_gpus(f"MIG-{uuid}/3/0", "", settings).devices
     assert not isinstance(device, Gpu)
     assert device.gpu_instance_minor == 165
     state.write_text("")
@@ -282,7 +282,7 @@ def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabi
     device = next(each for each in spec.devices if each.name == "0:1")
     edits = (*spec.edits.device_nodes, *device.edits.device_nodes)
     has = [(each.path, each.major, each.minor) for each in edits]
-    outcome = pipeline.plan_for_devices(has, capabilities, settings)
+    outcome = cdi_devices.plan_for_devices(has, capabilities, settings)
     made = [edit for edit in rest(outcome.plan, has).edits if isinstance(edit, DeviceNode)]
     assert made == []
     assert not any(path.startswith("/dev/dri") for path, _, _ in has)
@@ -292,7 +292,7 @@ def test_the_hook_of_a_cdi_spec_tells_systemd_nothing_where_rules_are_off(settin
     node = [("/dev/nvidia0", 195, 0)]
     for device_rules in (True, False):
         changed = settings.replace(device_rules=device_rules)
-        plan = pipeline.plan_for_devices(node, "compute", changed).plan
+        plan = cdi_devices.plan_for_devices(node, "compute", changed).plan
         assert any(isinstance(edit, CgroupRule) for edit in plan.edits) is device_rules
 
 

@@ -4,10 +4,11 @@ import pytest
 
 from nvhook.core import requirements
 from nvhook.core.edits import DeviceNode, EnvVar, Mount
+from nvhook.core.given import having
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import plan_request
 from nvhook.core.platforms import l4t_cuda, l4t_release, refuse_running
-from nvhook.core.selection import having, select
+from nvhook.core.selection import select
 from nvhook.errors import HostError, RequestError, UnsupportedError
 from nvhook.host import inventory_cache, nvml, platforms
 from tests.host.layouts import LAYOUTS, STORE

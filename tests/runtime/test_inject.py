@@ -8,6 +8,7 @@ import time
 import pytest
 
 from nvhook.formats import ldcache
+from nvhook.formats.ldcache_splice import splice
 from nvhook.kernel.restoring_root import SHARED
 from tests.runtime.live import Live
 
@@ -17,7 +18,7 @@ KINDS = [
     for user in ("", "own-image", "host-owned-image")
 ]
 
-SMALL = ldcache.splice(b"", [("libold.so.1", "/opt/libold.so.1", 0x303)])
+SMALL = splice(b"", [("libold.so.1", "/opt/libold.so.1", 0x303)])
 
 
 @pytest.mark.parametrize(("readonly", "user"), KINDS)
@@ -432,7 +433,7 @@ def test_the_containers_own_ldconfig_in_between(live):
     container.inject("1")
     cache = container.bundle.root / "etc/ld.so.cache"
     injected = cache.read_bytes()
-    cache.write_bytes(ldcache.splice(injected, [("libnew.so.1", "/opt/libnew.so.1", 0x303)]))
+    cache.write_bytes(splice(injected, [("libnew.so.1", "/opt/libnew.so.1", 0x303)]))
 
     container.eject()
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nvhook
-from nvhook import cli, config, pipeline, state_file
+from nvhook import cli, config, pipeline, preview, state_file
 from nvhook.cli import main
 from nvhook.core.edits import (
     CachedLibrary,
@@ -112,7 +112,7 @@ def test_list_for_people() -> None:
 def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(
-        pipeline, "plan_for_gpus", lambda *arguments: asked.append(arguments) or OUTCOME
+        preview, "plan_for_gpus", lambda *arguments: asked.append(arguments) or OUTCOME
     )
     result = invoke("plan", "--gpus", "1", "--capabilities", "compute", "--json")
     assert result.exit_code == 0
@@ -172,7 +172,7 @@ def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_for_people_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config, _warnings: OUTCOME)
+    monkeypatch.setattr(preview, "plan_for_bundle", lambda _bundle, _config, _warnings: OUTCOME)
     result = invoke("plan", "--bundle", "/b")
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines()}
@@ -184,7 +184,7 @@ def test_plan_for_people_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plan_of_a_container_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "plan_for_bundle", lambda _bundle, _config, _warnings: None)
+    monkeypatch.setattr(preview, "plan_for_bundle", lambda _bundle, _config, _warnings: None)
     result = invoke("plan", "--bundle", "/b", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvhook.errors import FormatError
-from nvhook.formats.ldcache import Entry, LdCache, parse, render, splice
-from nvhook.formats.ldcache_layout import MAX_BYTES, MAX_STRING_BYTES, compare
+from nvhook.formats.ldcache import Entry, LdCache, parse, render
+from nvhook.formats.ldcache_layout import MAX_BYTES, MAX_STRING_BYTES, order
+from nvhook.formats.ldcache_splice import splice
 
 DATA = Path(__file__).parent.parent / "data" / "ldcache"
 # Written by ldconfig of glibc 2.36 for one small root, in its formats "new", "compat" and "old".
@@ -192,19 +193,27 @@ def test_legacy_hwcaps_come_by_number_of_bits_before_plain_entries() -> None:
         (b"", b"a"),
     ],
 )
-def test_names_compare_as_in_the_loader(less: bytes, more: bytes) -> None:
-    assert compare(less, more) < 0 < compare(more, less)
+def test_names_are_ordered_as_by_the_loader(less: bytes, more: bytes) -> None:
+    assert order(more) < order(less)  # a cache is backwards
 
 
 @pytest.mark.parametrize(("one", "other"), [(b"liba.1", b"liba.01"), (b"a", b"a"), (b"00", b"0")])
-def test_equal_numbers_compare_equal(one: bytes, other: bytes) -> None:
-    assert compare(one, other) == compare(other, one) == 0
+def test_equal_numbers_have_one_place(one: bytes, other: bytes) -> None:
+    assert order(one) == order(other)
+
+
+@pytest.mark.parametrize("number", [b"1073741824", b"2147483647", b"2147483648"])
+def test_numbers_that_may_be_too_far_apart_are_refused(number: bytes) -> None:
+    with pytest.raises(FormatError, match="order is not certain"):
+        order(b"libfoo-" + number + b".so.1")
 
 
 def test_an_order_that_depends_on_the_machine_is_refused() -> None:
-    data = splice(b"", [("libé.so", "/libé.so", 1)])
+    data = splice(b"", [("libee.so", "/libee.so", 1)]).replace(b"ee", "é".encode())
 
     assert parse(data).entries[0].name == "libé.so"
+    with pytest.raises(FormatError, match="not ASCII"):
+        splice(b"", [("libé.so", "/libé.so", 1)])
     with pytest.raises(FormatError, match="not ASCII"):
         splice(data, [("libcuda.so.1", "/libcuda.so.1", 1)])
 
@@ -352,10 +361,10 @@ def test_random_merges_are_the_full_rebuild(
     assert (found.hwcaps, found.generator) == (expected.hwcaps, expected.generator)
     by_position = parse(render(expected)).entries
     assert len(found.entries) == len(by_position)
-    # names that differ only in leading zeros have no order of their own: compare sets there
+    # names that differ only in leading zeros have no order of their own: as sets
     assert sorted(map(repr, found.entries)) == sorted(map(repr, by_position))
     for one, other in zip(found.entries, by_position, strict=True):
-        assert compare(one.name.encode(), other.name.encode()) == 0
+        assert order(one.name.encode()) == order(other.name.encode())
         assert one.flags == other.flags
 
 

@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvhook.errors import FormatError
-from nvhook.formats.proc_driver import (
+from nvhook.formats.gpu_information import (
     UNKNOWN_UUID,
     GpuInformation,
+    normalize_bus_id,
+    parse_information,
+)
+from nvhook.formats.proc_driver import (
     is_driver_version,
     is_known_uuid,
     masked_params,
-    normalize_bus_id,
     nvidia_majors,
     parse_devices,
-    parse_information,
     parse_params,
     parse_version,
 )

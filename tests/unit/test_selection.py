@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvhook.core.given import having
 from nvhook.core.inventory import Gpu, Inventory, MigDevice
-from nvhook.core.selection import having, may_mean_mig, select
+from nvhook.core.selection import may_mean_mig, select
 from nvhook.errors import HostError, NvhookError, RequestError
 
 # Minors are not indices: PCI order and probe order differ on real hosts.

@@ -1,0 +1,137 @@
+"""A container's root directory, looked at by descriptor only: paths are resolved inside it.
+
+Whatever the image contains (links out of the root, loops, dangling links, sockets for files),
+nothing here reaches the host, and only regular files are opened.
+"""
+
+import _stat as stat
+import errno
+import posix
+
+from nvhook._native import SyscallError, call
+from nvhook.errors import ContainerError
+from nvhook.kernel.refusals import failed, refuse_kernel_filesystem, wrong_type
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_IN_ROOT = 0x10
+_RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
+# openat2 gives EAGAIN when a rename races with ".." or a link; a container could do that for ever.
+_RACE_RETRIES = 64
+
+
+class RootView:
+    """A root directory to read from. ``fd`` is its descriptor."""
+
+    __slots__ = ("_fds", "fd")
+
+    def __init__(self, fd: int) -> None:
+        """Take over a root's descriptor."""
+        self.fd = fd
+        # Held, because in the container's namespace /proc may be anything.
+        self._fds = posix.open("/proc/self/fd", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the descriptors, the root's too."""
+        posix.close(self._fds)
+        posix.close(self.fd)
+
+    def has(self, path: str) -> bool:
+        """Tell whether something exists at path (links followed inside the root)."""
+        return self.identity(path) is not None
+
+    def identity(self, path: str) -> tuple[int, int] | None:
+        """Return (st_dev, st_ino) of path inside the root, or None."""
+        fd = self.existing(path)
+        if fd is None:
+            return None
+        try:
+            status = posix.fstat(fd)
+        finally:
+            posix.close(fd)
+        return status.st_dev, status.st_ino
+
+    def existing(self, path: str) -> int | None:
+        """Open what exists at path (O_PATH) without making anything."""
+        try:
+            return self._openat2(path, posix.O_PATH)
+        except SyscallError:
+            return None
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; none if there is no such directory."""
+        try:
+            fd = self._openat2(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        except SyscallError:
+            return []
+        try:
+            refuse_kernel_filesystem(fd, path)
+            return sorted(posix.listdir(fd))
+        except (ContainerError, OSError):
+            return []
+        finally:
+            posix.close(fd)
+
+    def open_file(self, path: str) -> int | None:
+        """Open a regular file for reading, None if it is absent.
+
+        Raises: ContainerError if it is something else.
+        """
+        try:
+            place = self._openat2(path, posix.O_PATH)
+        except SyscallError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise failed("read", path, error) from error
+        try:
+            # Before it is really opened: opening a device does things, reading some of /proc too.
+            mode = posix.fstat(place).st_mode
+            if not stat.S_ISREG(mode):
+                raise wrong_type(path, mode, "a regular file")
+            refuse_kernel_filesystem(place, path)
+            flags = posix.O_RDONLY | posix.O_CLOEXEC
+            return posix.open(str(place), flags, dir_fd=self._fds)
+        except OSError as error:
+            raise failed("read", path, error) from error
+        finally:
+            posix.close(place)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Return the content of a regular file, None if it is absent.
+
+        Raises: ContainerError if it is something else or larger than limit bytes.
+        """
+        fd = self.open_file(path)
+        if fd is None:
+            return None
+        try:
+            return self.content(fd, path, limit)
+        finally:
+            posix.close(fd)
+
+    @staticmethod
+    def content(fd: int, path: str, limit: int) -> bytes:
+        """Return the content of an open file; path is what it is called.
+
+        Raises: ContainerError if it can't be read or is larger than limit bytes.
+        """
+        try:
+            data = b""
+            while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):
+                data += chunk
+        except OSError as error:
+            raise failed("read", path, error) from error
+        if len(data) > limit:
+            raise ContainerError(f"the image's {path} is larger than {limit} bytes")
+        return data
+
+    def _openat2(self, path: str, flags: int) -> int:
+        for _ in range(_RACE_RETRIES):
+            try:
+                return call("openat2", self.fd, path.encode(), flags, 0, _RESOLVE)
+            except SyscallError as error:  # noqa: PERF203 - the loop is the retry
+                if error.errno != errno.EAGAIN:
+                    raise
+        raise ContainerError(
+            f"{path} keeps changing while it is resolved",
+            "something renames directories of the container's root at this moment",
+        )
