@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
@@ -22,7 +22,7 @@ from nvhook.kubelet.scan import Host, fingerprint, scan
 from nvhook.kubelet.server import Answers
 from nvhook.kubelet.serving import Serving
 from nvhook.kubelet.settings import Settings
-from nvhook.kubelet.waiting import wait_until
+from nvhook.kubelet.waiting import wait_until, work_until
 from nvhook.kubelet.wire import Preference
 
 SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
@@ -75,6 +75,7 @@ class Daemon:
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
         self._findings: tuple[str, ...] = ()
+        self._in_mig_mode: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Serve until a signal says stop; SIGHUP reads settings and host again.
@@ -98,7 +99,7 @@ class Daemon:
                 await status.start(self._settings.metrics_address)
                 stack.push_async_callback(status.stop)
                 LOG.info("serving metrics", extra=fields(port=status.port))
-            await _until(stop, [self._rescan(), self._monitor.run(), self._hear()])
+            await work_until(stop, [self._rescan(), self._monitor.run(), self._hear()])
             LOG.info("stopping")
         # gRPC's tasks end a moment after its server, and complain when they are cancelled.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -123,7 +124,8 @@ class Daemon:
             if not await wait_until(self._scan_wanted, TICK):
                 self._mark()  # silence is no report
                 now = await asyncio.to_thread(fingerprint, self._config)
-                if now == seen and time.monotonic() - self._scanned < RESCAN:
+                same = now == seen and self._monitor.in_mig_mode == self._in_mig_mode
+                if same and time.monotonic() - self._scanned < RESCAN:
                     continue
                 seen = now
             self._scan_wanted.clear()
@@ -181,7 +183,8 @@ class Daemon:
                 self._monitor.expect(None, (), self._config.sys_root)
                 raise
             try:
-                built = resources.build(settings, host.inventory, host.numa)
+                self._in_mig_mode = self._monitor.in_mig_mode
+                built = resources.build(settings, host.inventory, host.numa, self._in_mig_mode)
             except NvhookError:
                 self._resources = ()
                 await self._serve()
@@ -193,7 +196,7 @@ class Daemon:
             self._note("host", None)
             self._mark()
             await self._serve()
-        found = resources.findings(settings, host.inventory)
+        found = resources.findings(settings, host.inventory, self._in_mig_mode)
         for finding in found:
             if finding not in self._findings:
                 LOG.warning(finding)
@@ -289,21 +292,3 @@ class Daemon:
         """Say whether the kubelet listens to everything that there is."""
         problems = self._serving.problems
         return not problems, {"waiting": problems}
-
-
-async def _until(stop: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Work until the event; work that ends ends all.
-
-    Raises: what the work raises.
-    """
-    tasks = [asyncio.create_task(each) for each in work]
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        stopped.cancel()
-        await asyncio.wait([*tasks, stopped])

@@ -17,11 +17,13 @@ from nvhook.kubelet.watch import Watch
 class Monitor:
     """Watches the devices that are served; ``changed`` is called when NVML has said something.
 
-    ``gpus`` has what NVML knows of a GPU, by UUID, as soon as it has told.
+    ``gpus`` has what NVML knows of a GPU, by UUID, as soon as it has told; ``in_mig_mode`` are the
+    UUIDs of those in MIG mode, as it said last.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, changed: Callable[[], None]) -> None:
         self.gpus: dict[str, GpuFacts] = {}
+        self.in_mig_mode: frozenset[str] = frozenset()
         self._metrics = metrics
         self._changed = changed
         self._health = Health(settings.ignored_xids, time.monotonic())
@@ -69,6 +71,8 @@ class Monitor:
                 self.gpus = {}
             case GpuFacts():
                 self.gpus[report.uuid] = report
+                others = self.in_mig_mode - {report.uuid}
+                self.in_mig_mode = others | {report.uuid} if report.in_mig_mode else others
             case Ready():
                 self._failure = ""
                 LOG.info("NVML watches the GPUs", extra=fields(gpus=len(self.gpus)))

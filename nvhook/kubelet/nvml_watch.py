@@ -15,7 +15,7 @@ import prctl
 import pynvml
 
 from nvhook.host.nvml import started, text
-from nvhook.kubelet.reports import NONE
+from nvhook.kubelet.reports import MIG, NONE
 
 EVERY = 1.0  # seconds between rounds
 PAUSE = 0.05  # after an event: a storm of Xids must not become one of lines
@@ -28,9 +28,12 @@ _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIR
 
 
 class Gpu:
-    """A GPU as NVML knows it; ``bad`` counts the rounds since it answered."""
+    """A GPU as NVML knows it.
 
-    __slots__ = ("bad", "bus_id", "handle", "registered", "uuid")
+    ``bad`` counts the rounds since it answered, ``mode`` is what was told of its MIG mode.
+    """
+
+    __slots__ = ("bad", "bus_id", "handle", "mode", "registered", "uuid")
 
     def __init__(self, index: int) -> None:
         """Look at the GPU with this index.
@@ -42,6 +45,7 @@ class Gpu:
         self.bus_id = text(pynvml.nvmlDeviceGetPciInfo(self.handle).busId)
         self.bad = 0
         self.registered = False
+        self.mode: str | None = None
 
 
 class Watcher:
@@ -82,7 +86,7 @@ class Watcher:
             except pynvml.NVMLError as error:
                 errors.append(error)
                 continue  # one lost GPU does not hide the others
-            tell("gpu", gpu.uuid, gpu.bus_id, _memory(gpu), _compute(gpu))
+            _tell_gpu(gpu)
         return errors
 
     # ---- events
@@ -162,6 +166,8 @@ class Watcher:
                 errors.append(error)
                 results[gpu.uuid] = error
             gpu.bad = gpu.bad + 1 if gpu.uuid in results else 0
+            if not gpu.bad and _mode(gpu) != gpu.mode:
+                _tell_gpu(gpu)
         if errors and len(errors) == self._count and not any(e.value in _LOST for e in errors):
             raise errors[0]
         for gpu in self._gpus.values():
@@ -185,6 +191,20 @@ class Watcher:
                 # Through switches every GPU reaches every other with all its links.
                 switched = min(ends[each.uuid].count(NONE) for each in (first, second))
                 tell("link", first.uuid, second.uuid, ancestor, direct + switched)
+
+
+def _tell_gpu(gpu: Gpu) -> None:
+    gpu.mode = _mode(gpu)
+    tell("gpu", gpu.uuid, gpu.bus_id, _memory(gpu), _compute(gpu), *filter(None, [gpu.mode]))
+
+
+def _mode(gpu: Gpu) -> str:
+    """Return MIG for a GPU in MIG mode, nothing for another one."""
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(gpu.handle)
+    except pynvml.NVMLError:
+        return gpu.mode or ""  # it can't, or does not answer
+    return MIG if current == pynvml.NVML_DEVICE_MIG_ENABLE else ""
 
 
 def _memory(gpu: Gpu) -> int:

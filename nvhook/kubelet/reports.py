@@ -2,7 +2,8 @@
 
 ====================================  =============================================================
 ``driver VERSION``                    NVML has started
-``gpu UUID BUS-ID MIB MAJOR.MINOR``   a GPU: its memory in MiB (0: unknown), its compute capability
+``gpu UUID BUS-ID MIB MAJOR.MINOR``   a GPU: its memory in MiB (0: unknown), its compute capability,
+                                      then ``mig`` if it is in MIG mode; again when that changes
 ``link UUID UUID ANCESTOR NVLINKS``   two GPUs: NVML's level of their common ancestor (10: one PCIe
                                       switch ... 50: nothing but the machine), NVLinks between them
 ``ready``                             all of that is told
@@ -20,6 +21,7 @@ from nvhook.errors import FormatError
 from nvhook.formats.proc_driver import normalize_bus_id
 
 NONE = "-"
+MIG = "mig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,15 @@ class Driver:
 class GpuFacts:
     """What only NVML knows of a GPU; ``memory`` in MiB, 0 where it shares the machine's.
 
-    ``compute`` is the compute capability, (0, 0) where unknown.
+    ``compute`` is the compute capability, (0, 0) where unknown; ``in_mig_mode``: its MIG devices
+    can be used, if it has any, but not the GPU as a whole.
     """
 
     uuid: str
     pci_bus_id: str
     memory: int
     compute: tuple[int, int]
+    in_mig_mode: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,9 @@ def _parse(kind: str, words: list[str], rest: str) -> Report | None:
             return Xid(uuid, int(words[1]), _instance(words[2]), _instance(words[3]))
         case "gpu":
             major, minor = words[3].split(".")
-            return GpuFacts(
-                words[0], normalize_bus_id(words[1]), int(words[2]), (int(major), int(minor))
-            )
+            compute = int(major), int(minor)
+            mig = words[4:] == [MIG]
+            return GpuFacts(words[0], normalize_bus_id(words[1]), int(words[2]), compute, mig)
         case "link":
             return Link(words[0], words[1], int(words[2]), int(words[3]))
         case "driver":

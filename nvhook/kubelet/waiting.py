@@ -1,6 +1,7 @@
-"""Wait for an event, though not for ever."""
+"""Wait for an event: though not for ever, or at work."""
 
 import asyncio
+from collections.abc import Coroutine, Iterable
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> bool:
@@ -15,3 +16,21 @@ async def wait_until(event: asyncio.Event, seconds: float) -> bool:
         return event.is_set()
     finally:
         task.cancel()
+
+
+async def work_until(stop: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Work until the event; work that ends ends all.
+
+    Raises: what the work raises.
+    """
+    tasks = [asyncio.create_task(each) for each in work]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        stopped.cancel()
+        await asyncio.wait([*tasks, stopped])

@@ -11,6 +11,10 @@ from nvhook.kubelet.reports import Driver, Failed, GpuFacts, Link, Probe, Ready,
     [
         ("driver 550.54.14\n", Driver("550.54.14")),
         ("gpu GPU-a 00000000:3B:00.0 81559 9.0", GpuFacts("GPU-a", "0000:3b:00.0", 81559, (9, 0))),
+        (
+            "gpu GPU-a 00000000:3B:00.0 81559 9.0 mig",
+            GpuFacts("GPU-a", "0000:3b:00.0", 81559, (9, 0), True),
+        ),
         ("link GPU-a GPU-b 40 12", Link("GPU-a", "GPU-b", 40, 12)),
         ("ready", Ready()),
         ("xid GPU-a 79 - -", Xid("GPU-a", 79)),

@@ -81,6 +81,8 @@ static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
         gpu->memory_mib = number(value);
     else if (!strcmp(key, "mig_capable"))
         gpu->mig_capable = number(value) != 0;
+    else if (!strcmp(key, "mig_mode"))
+        gpu->mig_mode = number(value) != 0;
     else if (!strcmp(key, "status"))
         gpu->status = status_of(value);
     else if (!strcmp(key, "place"))

@@ -31,6 +31,7 @@ struct sim_gpu {
     unsigned device_id;
     unsigned long long memory_mib;
     int mig_capable;
+    int mig_mode; /* in MIG mode also without MIG devices */
     enum sim_status status;
     char uuid[48];
     char bus[16];

@@ -212,8 +212,10 @@ int check(Device device, const void *out) {
         return NVML_ERROR_INVALID_ARGUMENT;
     struct sim_machine *now = malloc(sizeof *now);
     int rc = now ? load(now) : NVML_ERROR_UNKNOWN;
-    if (!rc)
+    if (!rc) {
+        machine.gpus[gpu - machine.gpus].mig_mode = now->gpus[gpu - machine.gpus].mig_mode;
         rc = error_of(&now->gpus[gpu - machine.gpus]);
+    }
     free(now);
     return rc;
 }
@@ -378,7 +380,7 @@ int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
     const struct sim_gpu *gpu = gpu_of(device);
     if (!gpu->mig_capable)
         return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = gpu->mig[0].uuid[0] != '\0';
+    *current = *pending = gpu->mig_mode || gpu->mig[0].uuid[0] != '\0';
     return NVML_SUCCESS;
 }
 
