@@ -7,11 +7,13 @@ process left is undone, or completed, by the next call for the same container.
 import _stat as stat
 import posix
 
-from nvhook import detach, executor, pipeline
+from nvhook import detach, executor, pipeline, rollback
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
-from nvhook.core.planner import driver_plan, gpu_plan, merge
+from nvhook.core.inventory import MigDevice
+from nvhook.core.ownership import DRIVER, owned_plans, owner_of
+from nvhook.core.planner import driver_plan, merge
 from nvhook.core.request import VISIBLE_DEVICES
-from nvhook.core.selection import select_gpus
+from nvhook.core.selection import select
 from nvhook.errors import NvhookError
 from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.formats.proc_driver import is_known_uuid
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from nvhook.config import Config
     from nvhook.core.edits import DeviceNode, Edit
-    from nvhook.core.inventory import Gpu
+    from nvhook.core.inventory import Device
     from nvhook.core.request import Request
     from nvhook.journal import Step
     from nvhook.live_container import LiveContainer
@@ -38,17 +40,17 @@ class Attached(Record):
     ``recovered`` says what an earlier call had left unfinished.
     """
 
-    __slots__ = ("gpus", "missed", "notes", "recovered", "steps")
+    __slots__ = ("devices", "missed", "notes", "recovered", "steps")
 
     def __init__(
         self,
-        gpus: "tuple[Gpu, ...]",
+        devices: "tuple[Device, ...]",
         steps: "tuple[Step, ...]",
         missed: "tuple[EnvVar | AdditionalGid, ...]",
         notes: tuple[str, ...],
         recovered: str,
     ) -> None:
-        self.gpus: Final = gpus
+        self.devices: Final = devices
         self.steps: Final = steps
         self.missed: Final = missed
         self.notes: Final = notes
@@ -63,16 +65,17 @@ def inject(
     Raises: NvhookError.
     """
     recovered = detach.recover(container, settings)
-    gpus, plan, owners = _plan(container, request, settings)
+    devices, plan, owners = _plan(container, request, settings)
     sources = [(edit, executor.open_source(edit, log)) for edit in plan.edits]
     journal = container.journal
     before = journal.steps
     container.process.check()
-    journal.begin("inject", tuple([gpu.pci_bus_id for gpu in gpus]))
+    chosen = tuple([owner_of(device) for device in devices])
+    journal.begin("inject", chosen)
     try:
         notes = _apply(container, plan, owners, sources, log)
     except BaseException as error:
-        left = detach.undo(container, tuple(journal.taken), journal.work)
+        left = rollback.undo(container, tuple(journal.taken), journal.work)
         journal.commit(before)
         for path, why in left:
             log.warning("not rolled back", path=path, why=why)
@@ -85,32 +88,48 @@ def inject(
             if source is not None:
                 posix.close(source)
     steps = tuple(journal.taken)
-    journal.commit((*before, *steps))
+    journal.commit((*[_owned(step, chosen) for step in before], *steps))
     executor.keep_over_reload(executor.rules_of(plan), container.process, log)
     missed = [edit for edit in plan.edits if isinstance(edit, (EnvVar, AdditionalGid))]
-    if steps and gpus:  # what the hook's containers say of themselves, and some programs read
-        names = [gpu.uuid if is_known_uuid(gpu.uuid) else str(gpu.index) for gpu in gpus]
-        missed.insert(0, EnvVar(VISIBLE_DEVICES, ",".join(names)))
-    return Attached(gpus, steps, tuple(missed), notes, recovered)
+    if steps and devices:  # what the hook's containers say of themselves, and some programs read
+        missed.insert(0, EnvVar(VISIBLE_DEVICES, ",".join(map(name_of, devices))))
+    return Attached(devices, steps, tuple(missed), notes, recovered)
+
+
+def name_of(device: "Device") -> str:
+    """Return what names a device in a request."""
+    if isinstance(device, MigDevice):
+        return device.uuid or device.name
+    return device.uuid if is_known_uuid(device.uuid) else str(device.index)
+
+
+def _owned(step: "Step", chosen: tuple[str, ...]) -> "Step":
+    """Make that a chosen GPU's own which its MIG devices had of it before."""
+    bus = step.owner.removesuffix("/")
+    return step.replace(owner=bus) if bus in chosen else step
 
 
 def _plan(
     container: "LiveContainer", request: "Request", settings: "Config"
-) -> "tuple[tuple[Gpu, ...], Plan, dict[Edit, str]]":
-    """Return the GPUs, their plan, and which edits are there for one GPU only (by PCI bus id)."""
+) -> "tuple[tuple[Device, ...], Plan, dict[Edit, str]]":
+    """Return the devices, their plan, and the owners of those edits that are not the driver's."""
     capabilities = tuple(sorted(request.driver_capabilities))
-    host = pipeline.inventory(settings, capabilities=capabilities)
-    gpus = select_gpus(request.devices, host)
+    host = pipeline.inventory(settings, request.devices, capabilities)
+    if host.platform:
+        from nvhook.core.platforms import refuse_running
+
+        refuse_running(host)
+    devices = select(request.devices, host)
     layout = pipeline.layout_of(container.rootfs, settings.cuda_forward_compatibility)
-    shared = driver_plan(capabilities, host, layout, uvm_required=bool(gpus))
-    own = {gpu.pci_bus_id: gpu_plan(gpu, host) for gpu in gpus}
-    owners = {edit: bus for bus, plan in own.items() for edit in plan.edits}
-    edits = merge((shared, *own.values())).edits
+    shared = driver_plan(capabilities, host, layout, uvm_required=bool(devices))
+    own = owned_plans(devices, host)
+    owners = {edit: owner for owner, plan in own for edit in plan.edits}
+    edits = merge((shared, *[plan for _, plan in own])).edits
     if container.is_host:  # everything else is the host's already
         edits = tuple([edit for edit in edits if isinstance(edit, CgroupRule)])
     if not settings.device_rules:
         edits = tuple([edit for edit in edits if not isinstance(edit, CgroupRule)])
-    return gpus, Plan(edits), owners
+    return devices, Plan(edits), owners
 
 
 def _apply(
@@ -120,12 +139,12 @@ def _apply(
     sources: "list[tuple[Edit, int | None]]",
     log: "Log",
 ) -> tuple[str, ...]:
-    for owner in dict.fromkeys([owners.get(edit, "") for edit in plan.edits]):
+    for owner in dict.fromkeys([owners.get(edit, DRIVER) for edit in plan.edits]):
         container.owner = owner
         rules = [
             (edit.type, edit.major, edit.minor, edit.access)
             for edit in plan.edits
-            if isinstance(edit, CgroupRule) and owners.get(edit, "") == owner
+            if isinstance(edit, CgroupRule) and owners.get(edit, DRIVER) == owner
         ]
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
@@ -135,7 +154,7 @@ def _apply(
     with container.process.mount_namespace():
         work.run(sources)
     if work.unreadable_cache:
-        container.owner = ""
+        container.owner = DRIVER
         container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
         executor.rebuild_cache(plan, container, work.unreadable_cache, log)
     return tuple(note for note in work.notes if not note.startswith("left out, the process"))
@@ -155,11 +174,11 @@ class _LiveApplication(executor.Application):
         """Leave it to the journal, which also knows what came before."""
 
     def _apply(self, edit: "Edit", source: int | None) -> None:
-        self.container.owner = self.owners.get(edit, "")
+        self.container.owner = self.owners.get(edit, DRIVER)
         super()._apply(edit, source)
 
     def _update_cache(self, edit: LdCacheUpdate) -> None:
-        self.container.owner = ""
+        self.container.owner = DRIVER
         super()._update_cache(edit)
 
     def _attach(self, edit: "Mount | DeviceNode", source: int, target: int) -> bool:

@@ -11,6 +11,7 @@ from nvhook.core.edits import Plan
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT, channel_plans, feature_plan
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import device_plan, driver_plan, merge
+from nvhook.core.platforms import check_whole
 from nvhook.core.request import parse_capabilities, parse_devices
 from nvhook.core.selection import select
 from nvhook.errors import HostError, RequestError
@@ -100,10 +101,16 @@ def _gpus(wanted: Wanted, config: "Config") -> "Spec":
     inventory = pipeline.inventory(config, asked, capabilities)
     devices = select(asked, inventory)
     driver = driver_plan(capabilities, inventory, ContainerLayout())
+    named = [
+        (device_names(each, wanted.strategies), device_plan(each, inventory)) for each in devices
+    ]
+    if inventory.platform and len(inventory.gpus) > 1:
+        check_whole(devices, inventory)
+        named = [(("all",), merge([plan for _, plan in named]))]
     return build_spec(
         wanted.kind,
         merge((Plan((VOID,)), driver)),
-        [(device_names(each, wanted.strategies), device_plan(each, inventory)) for each in devices],
+        named,
         (*inventory.nodes, *[drm.node for drm in inventory.drm]),
         hook_entry(wanted.launcher, capabilities, wanted.config_path),
         wanted.all_device,

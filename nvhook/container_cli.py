@@ -193,21 +193,10 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
 
 
 def _list(call: Call, inventory: "Inventory") -> None:
-    from nvhook.core.catalog import CONTROL_NODES
-    from nvhook.core.mig import node_names
-    from nvhook.core.request import parse_devices
-    from nvhook.core.selection import select
-
     asked_devices = call.lists["--device"]
     everything = not asked_devices and not any(name in call.options for name in _LISTS)
     if everything or asked_devices:
-        asked = parse_devices(",".join(asked_devices) or "all", "--device") or ()
-        names = {*CONTROL_NODES}
-        for device in select(asked, inventory):
-            names.update(node_names(device))
-        for node in inventory.nodes:
-            if node.name in names:
-                print(f"/dev/{node.name}")
+        _list_nodes(",".join(asked_devices) or "all", inventory)
     groups = {"--binaries": "binary", "--ipcs": "socket", "--firmwares": "firmware"}
     for option, group in groups.items():
         if everything or option in call.options:
@@ -218,6 +207,23 @@ def _list(call: Call, inventory: "Inventory") -> None:
         for library in inventory.libraries:
             if library.bits == 64 or "--compat32" in call.options:
                 print(library.path)
+
+
+def _list_nodes(devices: str, inventory: "Inventory") -> None:
+    from nvhook.core.catalog import CONTROL_NODES
+    from nvhook.core.mig import node_names
+    from nvhook.core.request import parse_devices
+    from nvhook.core.selection import select
+
+    selected = select(parse_devices(devices, "--device") or (), inventory)
+    names = {*CONTROL_NODES}
+    for device in selected:
+        names.update(node_names(device))
+    if inventory.platform and selected:  # all nodes are for all GPUs
+        names = {node.name for node in inventory.nodes}
+    for node in inventory.nodes:
+        if node.name in names:
+            print(f"/dev/{node.name}")
 
 
 def _info(inventory: "Inventory") -> None:

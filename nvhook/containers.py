@@ -6,7 +6,8 @@ without the other is shown, too: that is what goes wrong.
 
 import posix
 
-from nvhook.errors import NvhookError
+from nvhook.core.platforms import NAMES
+from nvhook.errors import NvhookError, UnsupportedError
 from nvhook.kernel import cgroup, mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import PinnedProcess, namespace, processes, start_time_of
@@ -48,8 +49,15 @@ class Running(Record):
 def with_gpus(inventory: "Inventory") -> tuple[Running, ...]:
     """Return the running containers that have a GPU's node or may open one, by process number.
 
-    Raises: FormatError; ContainerError where the caller's own mounts can't be read.
+    Raises: FormatError; ContainerError where the caller's own mounts can't be read;
+    UnsupportedError on a machine of core.platforms.
     """
+    if inventory.platform:
+        name = NAMES[inventory.platform]
+        raise UnsupportedError(
+            f"on {name} no node is one GPU's, so containers can't be told",
+            "nvhook doctor --pid says what one container has",
+        )
     table = mountinfo.table()
     found = []
     for pid in sorted(_first_processes()):
@@ -93,11 +101,12 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
     try:
         access = DeviceAccess(process, process, table)
         try:
+            openable = access.openable([("c", major, gpu.minor) for gpu in inventory.gpus])
             held = [
                 Held(
                     gpu,
                     node=_has_node(rootfs, major, gpu.minor),
-                    access=access.allows(("c", major, gpu.minor, "rw")),
+                    access=("c", major, gpu.minor) in openable,
                 )
                 for gpu in inventory.gpus
             ]

@@ -94,7 +94,7 @@ def _run(options: _Options, log: Log) -> None:
     from nvhook import config as configuration
     from nvhook import pipeline
     from nvhook.core.planner import rest
-    from nvhook.core.request import from_container, may_ask
+    from nvhook.core.request import from_container
     from nvhook.formats.oci import MAX_STATE, parse_state
 
     state = parse_state(_read_state(MAX_STATE))
@@ -103,6 +103,8 @@ def _run(options: _Options, log: Log) -> None:
     try:
         settings = configuration.load(options.config)
     except ConfigError as error:
+        from nvhook.core.rare_requests import may_ask
+
         if options.cdi or may_ask(container):
             raise
         log.warning(str(error))

@@ -6,13 +6,14 @@ file in one rename. A file that ends in "work" after its process has gone says w
 complete. It is named by mount namespace, process and start time: none of them alone is unique.
 """
 
-import fcntl
 import json  # noqa: TID253 - no hot door; and inside a container nothing may be imported
 import os
 import re
 import signal
 from base64 import b64decode, b64encode
 
+from nvhook import lock
+from nvhook.core.ownership import is_shared
 from nvhook.errors import FormatError, HostError
 from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
 from nvhook.record import Record
@@ -21,21 +22,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+    from nvhook.kernel.device_rules import DeviceRule
+
 RULES, MOUNT = "rules", "mount"
 VERSION = 1
 MAX_BYTES = 256 << 20
 # How many numbers each kind of step has.
 _NUMBERS = {RULES: 1, MOUNT: 2, DIRECTORY: 0, FILE: 0, LINK: 0, CONTENT: 0}
-_RULES_TEXT = re.compile(r"[bc] \d+:\d+ [rwm]+(,[bc] \d+:\d+ [rwm]+)*")
+_RULE = r"[bc] \d+:\d+ [rwm]"
+_RULES = re.compile(rf"{_RULE}+(,{_RULE}+)*")
+_OLD_RULES = re.compile(rf"({_RULE}*(,{_RULE}*)*)?")
 _FAULT = "NVHOOK_FAULT"  # for tests: end the process, as by kill -9, at this boundary
 
 
 class Step(Record):
     """One change. What ``path``, ``new``, ``old`` and ``numbers`` say depends on ``kind``.
 
-    rules: cgroup directory, "c 195:0 rw,...", -, (cgroup version,); mount: container path, -, -,
-    (st_dev, st_ino); directory, file: container path; link: container path, target, old target;
-    content: container path, digest, old file. ``owner`` is a GPU's UUID, empty for the driver's.
+    rules: cgroup directory, "c 195:0 rw,...", the same of what it said of these devices before,
+    (cgroup version,); mount: container path, -, -, (st_dev, st_ino); directory, file: container
+    path; link: container path, target, old target; content: container path, digest, old file.
+    ``owner``: see core.ownership.
     """
 
     __slots__ = ("kind", "new", "numbers", "old", "owner", "path")
@@ -58,7 +64,7 @@ class Step(Record):
 
 
 class Work(Record):
-    """An unfinished inject or eject: ``gpus`` are UUIDs, ``writer`` the process that did it."""
+    """An unfinished inject or eject: ``gpus`` are owners, ``writer`` the process that did it."""
 
     __slots__ = ("gpus", "kind", "writer")
 
@@ -88,7 +94,7 @@ class Journal:
         self._file = -1
         try:
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
-            self._lock = _lock(f"{self.path}.lock")
+            self._lock = lock.take(f"{self.path}.lock")
         except OSError as error:
             raise HostError(
                 f"can't keep a journal at {self.path}: {error.strerror}", "run nvhook as root"
@@ -100,9 +106,9 @@ class Journal:
             raise
 
     @property
-    def gpus(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that inject has given, in the order of giving."""
-        return tuple(dict.fromkeys(step.owner for step in self.steps if step.owner))
+    def owners(self) -> tuple[str, ...]:
+        """The devices that inject has given, in the order of giving."""
+        return tuple(dict.fromkeys(step.owner for step in self.steps if not is_shared(step.owner)))
 
     def begin(self, kind: str, gpus: tuple[str, ...]) -> None:
         """Start an inject or eject."""
@@ -203,6 +209,21 @@ class Journal:
             self.taken = steps
 
 
+def rules_of(text: str) -> "tuple[DeviceRule, ...]":
+    """Return the rules in a step's text."""
+    rules = []
+    for each in text.split(",") if text else ():
+        kind, numbers, access = each.split(" ")
+        major, _, minor = numbers.partition(":")
+        rules.append((kind, int(major), int(minor), access))
+    return tuple(rules)
+
+
+def rules_text(rules: "tuple[DeviceRule, ...]") -> str:
+    """Return rules as the text of a step."""
+    return ",".join([f"{kind} {major}:{minor} {access}" for kind, major, minor, access in rules])
+
+
 def directory(state_directory: str) -> str:
     """Return where the journals of containers are."""
     return f"{state_directory.rstrip('/')}/containers"
@@ -239,18 +260,6 @@ def _unlink(path: str) -> None:
         pass
 
 
-def _lock(path: str) -> int:
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            if os.stat(path).st_ino == os.fstat(fd).st_ino:
-                return fd
-        except FileNotFoundError:
-            pass
-        os.close(fd)  # who had it before has removed it
-
-
 def _line(row: object) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
@@ -269,7 +278,7 @@ def _step(row: list[object]) -> Step:
         raise TypeError
     if len(numbers) != _NUMBERS[str(kind)]:
         raise ValueError
-    if kind == RULES and not _RULES_TEXT.fullmatch(str(new)):
+    if kind == RULES and not (_RULES.fullmatch(str(new)) and _OLD_RULES.fullmatch(str(old or ""))):
         raise ValueError
     before: OldFile | str | None
     if isinstance(old, list):

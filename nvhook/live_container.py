@@ -3,7 +3,7 @@
 import posix
 
 from nvhook.errors import ContainerError
-from nvhook.journal import Journal, Step, forget, names
+from nvhook.journal import Journal, Step, forget, names, rules_text
 from nvhook.kernel import mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import (
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.kernel.device_access import Directory
+    from nvhook.kernel.container_cgroups import Directory
     from nvhook.kernel.device_rules import DeviceRule
     from nvhook.kernel.restoring_root import OldFile
 
@@ -67,11 +67,16 @@ class LiveContainer:
             self.journal.close()
             raise
 
-    def announce_rules(self, directory: "Directory", rules: "tuple[DeviceRule, ...]") -> None:
-        """Write device rules down, before they are given in a cgroup directory."""
-        text = ",".join(f"{kind} {major}:{minor} {access}" for kind, major, minor, access in rules)
+    def announce_rules(
+        self,
+        directory: "Directory",
+        rules: "tuple[DeviceRule, ...]",
+        before: "tuple[DeviceRule, ...]",
+    ) -> None:
+        """Write down device rules, and what was there, before they are given in a directory."""
         numbers = (directory.version,)
-        self.journal.add(Step("rules", self.owner, directory.path, text, numbers=numbers))
+        new, old = rules_text(rules), rules_text(before)
+        self.journal.add(Step("rules", self.owner, directory.path, new, old, numbers))
 
     def announce_mount(self, path: str, identity: tuple[int, int]) -> None:
         """Write a mount down; identity: (st_dev, st_ino) of what is mounted."""
@@ -106,16 +111,6 @@ class LiveContainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def rules_of(step: Step) -> "tuple[DeviceRule, ...]":
-    """Return the rules that a journal's step names."""
-    rules = []
-    for text in step.new.split(","):
-        kind, numbers, access = text.split(" ")
-        major, _, minor = numbers.partition(":")
-        rules.append((kind, int(major), int(minor), access))
-    return tuple(rules)
 
 
 def boot_id() -> str:

@@ -80,14 +80,18 @@ def inventory(
     devices: tuple[str, ...] = ("all",),
     capabilities: "Iterable[str]" = (),
     manages_mig: tuple[str, ...] = (),
+    every_csv: bool = False,
 ) -> "Inventory":
     """Return what the configured host has, as far as these device ids and capabilities need it.
 
     MIG devices are looked for only where the ids can mean some, or where ``manages_mig``
     (Request's) has something, so that a container with whole GPUs pays nothing for MIG.
+    ``every_csv`` (Request's) is for Jetsons.
     """
     roots = config.driver_root, config.dev_root, config.proc_root, config.sys_root
-    host = inventory_cache.load(*roots, config.state_directory)
+    host = inventory_cache.load(*roots, config.state_directory, every_csv)
+    if host.platform:
+        return host
     if not config.inject_unlisted_driver_libraries:
         listed = tuple([library for library in host.libraries if library.name in LISTED])
         host = host.replace(libraries=listed)
@@ -132,7 +136,13 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
     """
     if not request.needs_driver:
         return Outcome(request, (), Plan(()))
-    host = inventory(config, request.devices, request.driver_capabilities, request.manages_mig)
+    host = inventory(
+        config,
+        request.devices,
+        request.driver_capabilities,
+        request.manages_mig,
+        request.every_csv,
+    )
     devices = select(request.devices, host)
     if request.requirements:
         from nvhook.core import requirements  # not loaded where an image requires nothing

@@ -4,10 +4,14 @@ systemd (daemon-reload, set-property) and a runtime's update may put device prog
 beside or in place of the patched one, and then the GPU is lost.
 """
 
+import json  # noqa: TID253 - no hot door
+from functools import partial
+
 from nvhook import detach
 from nvhook.errors import ContainerError, NvhookError
-from nvhook.journal import RULES, forget, names
-from nvhook.live_container import LiveContainer, is_running, process_of, rules_of
+from nvhook.journal import RULES, forget, names, rules_of
+from nvhook.kernel import child
+from nvhook.live_container import LiveContainer, is_running, process_of
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Final
 
     from nvhook.config import Config
+
+
+SECONDS = 20.0  # for one container
 
 
 class Reconciled(Record):
@@ -29,7 +36,7 @@ class Reconciled(Record):
 
 
 def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
-    """Go through all journals; a container that fails does not stop the others."""
+    """Go through all journals; a container that fails, or hangs, does not stop the others."""
     found = []
     for name in names(settings.state_directory):
         pid = process_of(name)
@@ -37,13 +44,22 @@ def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
             forget(settings.state_directory, name)
             found.append(Reconciled(pid, ("the container has gone: its journal is removed",)))
             continue
-        try:
-            done = _container(pid, name, settings)
-        except (NvhookError, OSError) as error:
-            found.append(Reconciled(pid, (), str(error)))
+        answer = child.answer_of(partial(_answer, pid, name, settings), SECONDS)
+        if answer is None:
+            found.append(Reconciled(pid, (), f"it has not come to an end within {SECONDS:g} s"))
         else:
-            found.append(Reconciled(pid, done))
+            done, problem = json.loads(answer)
+            found.append(Reconciled(pid, tuple(done), problem))
     return tuple(found)
+
+
+def _answer(pid: int, name: str, settings: "Config") -> bytes:
+    """Return what was done in a container and what failed, in JSON."""
+    try:
+        answer: tuple[tuple[str, ...], str] = _container(pid, name, settings), ""
+    except (NvhookError, OSError) as error:
+        answer = (), str(error)
+    return json.dumps(answer).encode()
 
 
 def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
@@ -58,5 +74,5 @@ def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
         for step in container.journal.steps:
             if step.kind == RULES:
                 where = step.path, step.numbers[0]
-                done += container.access.grant_again(rules_of(step), *where)
+                done += container.access.grant_again(rules_of(step.new), *where)
         return tuple(done)

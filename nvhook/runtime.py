@@ -15,7 +15,7 @@ from nvhook import pipeline
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
-from nvhook.core.request import REQUEST_PREFIX, from_container, may_ask
+from nvhook.core.request import REQUEST_PREFIX, from_container
 from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
@@ -86,6 +86,8 @@ def edit_bundle(
     try:
         settings = configuration.load(config_path)
     except ConfigError as error:
+        from nvhook.core.rare_requests import may_ask
+
         if may_ask(container):
             raise
         log.warning(str(error))

@@ -3,6 +3,7 @@
 import click
 
 from nvhook.cli.container import Chosen, container_options
+from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import one_line
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     "--gpus",
     metavar="LIST",
     required=True,
-    help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-...",
+    help="As NVIDIA_VISIBLE_DEVICES: all, none, 0,2, GPU-..., 0:1, MIG-...",
 )
 @click.option(
     "--capabilities",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     help="As NVIDIA_DRIVER_CAPABILITIES, by default compute,utility.",
 )
 @click.option("--force", is_flag=True, help="Also in the host's own namespaces.")
+@timeout_option
 @json_option
 @config_option
 def command(
@@ -40,6 +42,7 @@ def command(
     gpus: str,
     capabilities: str,
     force: bool,
+    timeout: float,
     as_json: bool,
 ) -> None:
     """Give a running container a GPU.
@@ -53,13 +56,16 @@ def command(
       nvhook inject --docker web --gpus 1,2 --capabilities compute,utility,video
       nvhook inject --containerd k8s.io/1f2e3d --gpus GPU-8a1f... --json
     """
+    which = pid, docker, podman, containerd
+    # First of all: what is imported before has to be copied, page by page, for the child.
+    go_on_in_child("inject", timeout, lambda: recover(Chosen(*which).pid, force))
     from nvhook import attach
     from nvhook.core.request import Request, parse_capabilities, parse_devices
     from nvhook.errors import RequestError
     from nvhook.live_container import LiveContainer
     from nvhook.log import Log
 
-    chosen = Chosen(pid, docker, podman, containerd)
+    chosen = Chosen(*which)
     settings = load_config()
     asked = parse_devices(gpus, "--gpus")
     if asked is None:
@@ -71,7 +77,7 @@ def command(
         done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
     log.info(
         "injected",
-        gpus=",".join(gpu.uuid for gpu in done.gpus) or "none",
+        gpus=",".join(map(attach.name_of, done.devices)) or "none",
         capabilities=",".join(wanted),
         source="inject",
         edits=len(done.steps),
@@ -86,12 +92,11 @@ def command(
 
 def _document(chosen: Chosen, done: "Attached") -> dict[str, object]:
     """Return the object that nvhook inject --json prints."""
+    from nvhook.cli import output
+
     return {
         "pid": chosen.pid,
-        "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
-            for gpu in done.gpus
-        ],
+        "gpus": [output.device_document(device) for device in done.devices],
         "changed": bool(done.steps),
         "recovered": done.recovered,
         "steps": steps_document(done.steps),
@@ -130,7 +135,8 @@ def _print(chosen: Chosen, done: "Attached") -> None:
 
     if done.recovered:
         click.echo(done.recovered)
-    named = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in done.gpus) or "none"
+    documents = map(output.device_document, done.devices)
+    named = ", ".join(f"{each['index']} ({each['uuid']})" for each in documents) or "none"
     if done.steps:
         table = output.table("step", "what", "GPU")
         for step in done.steps:

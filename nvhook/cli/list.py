@@ -4,6 +4,7 @@ import click
 
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.core.inventory import Inventory
+from nvhook.core.platforms import NAMES
 from nvhook.errors import one_line
 
 TYPE_CHECKING = False
@@ -127,8 +128,10 @@ def _print(inventory: Inventory) -> None:
             if device.gpu_index == gpu.index:
                 what = f"MIG {device.profile or 'device'}"
                 gpus.add_row(device.name, escape(device.uuid), "", "", escape(what))
+    where = f"{NAMES[inventory.platform]}, " if inventory.platform else ""
+    version = inventory.driver_version or "unknown"
     output.print_tables(
-        f"driver {inventory.driver_version or 'not found'}{cuda}, root {inventory.driver_root}",
+        f"{where}driver {version}{cuda}, root {inventory.driver_root}",
         f"majors {majors or 'none'}",
         f"libraries {len(inventory.libraries)} (--json names them)",
         gpus if inventory.gpus else "no GPU",

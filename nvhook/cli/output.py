@@ -6,6 +6,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from nvhook.core.inventory import MigDevice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvhook.core.inventory import Device
+
 WIDE = 250  # columns for a pipe or a file, where nothing should be folded
 
 
@@ -35,3 +41,19 @@ def print_tables(*items: Table | str) -> None:
             console.print(item, markup=False)
         else:
             console.print(item)
+
+
+def device_document(device: "Device") -> dict[str, object]:
+    """Return a GPU or MIG device as commands print it."""
+    if isinstance(device, MigDevice):
+        own: dict[str, object] = {"kind": "mig", "index": device.name}
+        gpu = device.gpu
+    else:
+        own = {"kind": "gpu", "index": device.index}
+        gpu = device
+    return {
+        **own,
+        "uuid": device.uuid,
+        "minor": gpu.minor,
+        "pci_bus_id": gpu.pci_bus_id,
+    }

@@ -124,11 +124,15 @@ FILE_GROUPS: dict[str, tuple[str, ...]] = {
     "egl": GRAPHICS,
     "optix": GRAPHICS,
     "xorg": GRAPHICS,
+    "named": GRAPHICS,
 }
+# The group of libraries that one of these files names by its path on the host: in a container
+# that keeps libraries elsewhere they are there, too.
+NAMED_LIBRARIES = "named"
 # A GPU's nodes for rendering and for its screens.
 DRM_CAPABILITIES = GRAPHICS
 # What EGL of the driver may use, in a file of the driver's application profiles: see
-# planner.profile_edit.
+# graphics.profile.
 PROFILE_FILE = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"
 
 # Below the driver root, tried in this order; the first that exists is taken.

@@ -157,7 +157,10 @@ class Inventory(Record):
     the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
     ``mig_devices`` are there where they were looked for (host.mig), with their capability nodes
     among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name (formats.mig)
-    where a container shall manage MIG. ``drm`` is only filled in for who needs it.
+    where a container shall manage MIG. ``drm`` is only filled in for who needs it. ``platform`` is
+    empty where NVIDIA's own kernel driver has the GPUs, else a name of core.platforms: there
+    ``nodes`` are all that a container with GPUs gets, and ``links`` (path, target) stand beside the
+    files.
     """
 
     __slots__ = (
@@ -168,10 +171,12 @@ class Inventory(Record):
         "files",
         "gpus",
         "libraries",
+        "links",
         "majors",
         "mig_capabilities",
         "mig_devices",
         "nodes",
+        "platform",
         "proc_files",
         "proc_root",
     )
@@ -191,6 +196,8 @@ class Inventory(Record):
         mig_devices: tuple[MigDevice, ...] = (),
         mig_capabilities: "dict[str, int] | None" = None,
         drm: tuple[DrmNode, ...] = (),
+        platform: str = "",
+        links: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.driver_version: Final = driver_version
         self.cuda_version: Final = cuda_version
@@ -205,6 +212,8 @@ class Inventory(Record):
         self.mig_devices: Final = mig_devices
         self.mig_capabilities: Final = mig_capabilities or {}
         self.drm: Final = drm
+        self.platform: Final = platform
+        self.links: Final = links
 
     def library(self, name: str) -> Library | None:
         """Return the 64-bit library of this catalogue name."""

@@ -9,7 +9,7 @@ Source: nvidia-container-stack reference, sections 1.7 (11, 12) and 2.1, appendi
 
 from nvhook.core.edits import PROC_OPTIONS, CgroupRule, DeviceNode, Mount, Plan
 from nvhook.core.inventory import MigDevice, gpus_of
-from nvhook.core.planner import device_edits, find_node, merge
+from nvhook.core.planner import device_edits, find_node, gpu_plan, merge
 from nvhook.errors import HostError
 from nvhook.formats.mig import compute_instance, gpu_instance, path_of
 
@@ -51,20 +51,43 @@ def mig_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
 
     Raises: HostError where a capability's node is missing.
     """
-    gpu = device.gpu
-    gi, ci = device.gpu_instance, device.compute_instance
-    capabilities = (
-        (gpu_instance(gpu.minor, gi), device.gpu_instance_minor),
-        (compute_instance(gpu.minor, gi, ci), device.compute_instance_minor),
+    return merge(capability_plans(device, inventory))
+
+
+def capability_plans(device: "MigDevice", inventory: "Inventory") -> tuple[Plan, Plan]:
+    """Return what it takes to use the GPU instance, and the compute instance in it.
+
+    Raises: HostError where a capability's node is missing.
+    """
+    (gi, gi_minor), (ci, ci_minor) = capabilities_of(device)
+    return _capability_plan(gi, gi_minor, inventory), _capability_plan(ci, ci_minor, inventory)
+
+
+def capabilities_of(device: "MigDevice") -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return name and minor of the capabilities to use the GPU and the compute instance."""
+    gpu, gi, ci = device.gpu.minor, device.gpu_instance, device.compute_instance
+    return (
+        (gpu_instance(gpu, gi), device.gpu_instance_minor),
+        (compute_instance(gpu, gi, ci), device.compute_instance_minor),
     )
-    edits: list[Edit] = []
-    for capability, minor in capabilities:
-        edits += _node(capability, minor, inventory)
-        if inventory.proc_files:
-            path = f"{CAPABILITIES}/{path_of(capability)}"
-            source = inventory.proc_root + path
-            edits.append(Mount(source, f"/proc{path}", PROC_OPTIONS, required=True))
+
+
+def _capability_plan(capability: str, minor: int, inventory: "Inventory") -> Plan:
+    edits = _node(capability, minor, inventory)
+    if inventory.proc_files:
+        path = f"{CAPABILITIES}/{path_of(capability)}"
+        edits.append(Mount(inventory.proc_root + path, f"/proc{path}", PROC_OPTIONS, required=True))
     return Plan(tuple(edits))
+
+
+def parent_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
+    """Return what a MIG device needs of its GPU.
+
+    Raises: HostError where the GPU's node is missing.
+    """
+    # The nodes for rendering are its whole GPU's.
+    parent = inventory if does_graphics(device) else inventory.replace(drm=())
+    return gpu_plan(device.gpu, parent)
 
 
 def with_management(

@@ -78,8 +78,12 @@ DATA_DIRECTORIES = (
     "/usr/local/nvidia",
 )
 
-# Xorg's own modules: they are mounted where they are, Xorg has a path for each distribution.
-XORG_MODULES = ("nvidia_drv.so", "libglxserver_nvidia.so.{version}")
+# Xorg's own modules: they are mounted where they are, Xorg has a path for each distribution. What
+# they are called, and what a link to them may be called instead: Debian's has no version.
+XORG_MODULES = (
+    ("nvidia_drv.so", "nvidia_drv.so"),
+    ("libglxserver_nvidia.so.{version}", "libglxserver_nvidia.so"),
+)
 # {library}: every directory of LIBRARY_DIRECTORIES.
 XORG_DIRECTORIES = (
     "{library}/nvidia/xorg",

@@ -15,7 +15,7 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
-from nvhook.core.inventory import Gpu, gpus_of
+from nvhook.core.inventory import Gpu
 from nvhook.errors import HostError, assert_never
 from nvhook.formats.proc_driver import masked_params
 
@@ -44,13 +44,20 @@ def plan_request(
     Raises: HostError if something of the required set is missing on the host.
     """
     wanted = tuple(sorted(capabilities))
+    if inventory.platform:
+        from nvhook.core import platforms  # not loaded where NVIDIA's own driver is
+
+        platforms.check_whole(devices, inventory)
     plan = merge(
         (
             driver_plan(wanted, inventory, layout, uvm_required=bool(devices)),
             *(device_plan(device, inventory) for device in devices),
-            Plan(tuple(_profile(wanted, devices))),
         )
     )
+    if devices and not inventory.platform and any(c in catalog.GRAPHICS for c in wanted):
+        from nvhook.core.graphics import profile  # not loaded for compute
+
+        plan = merge((plan, Plan((profile(devices),))))
     if manages_mig:
         from nvhook.core.mig import with_management
 
@@ -72,22 +79,45 @@ def driver_plan(
     """Return the part of a plan that does not depend on which GPUs are given."""
     implied = [name for c in capabilities for name in catalog.IMPLIED.get(c, ())]
     capabilities = tuple(sorted({*capabilities, *implied}))
-    libraries = _libraries(capabilities, inventory)
+    if inventory.platform:
+        from nvhook.core import platforms
+
+        return platforms.driver_plan(capabilities, inventory)
     edits: list[Edit] = [
         *_control_nodes(capabilities, inventory, uvm_required),
         *_proc_mask(inventory),
         *_files(capabilities, inventory, layout),
     ]
-    links: list[Symlink] = []
-    cached: list[CachedLibrary] = []
-    required = _required_libraries(capabilities)
+    required = required_libraries(capabilities)
     known_links = catalog.SYMLINKS
     if any(c in catalog.GRAPHICS for c in capabilities):
         known_links += catalog.GRAPHICS_SYMLINKS
+    more, cached = library_edits(_libraries(capabilities, inventory), layout, required, known_links)
+    edits += more
+    # In front: of two libraries of a name the first is the loader's.
+    cached[:0] = _compat_libraries(capabilities, inventory, layout)
+    if cached:
+        edits.append(LdCacheUpdate(tuple(cached)))
+    return Plan(tuple(edits))
+
+
+def library_edits(
+    libraries: "Iterable[Library]",
+    layout: "ContainerLayout",
+    required: set[str],
+    known_links: tuple[tuple[str, str, str], ...],
+) -> "tuple[list[Edit], list[CachedLibrary]]":
+    """Return the mounts of libraries, then their links, and what the loader is to find.
+
+    ``required`` are catalogue names; ``known_links`` are like catalog.SYMLINKS.
+    """
+    mounts: list[Edit] = []
+    links: list[Edit] = []
+    cached: list[CachedLibrary] = []
     for library in libraries:
         directory = _library_directory(library, layout)
         path = f"{directory}/{_basename(library.path)}"
-        edits.append(Mount(library.host_path, path, required=library.name in required))
+        mounts.append(Mount(library.host_path, path, required=library.name in required))
         soname = library.soname or _basename(library.path)
         if soname != _basename(path):
             links.append(Symlink(f"{directory}/{soname}", _basename(path)))
@@ -99,38 +129,32 @@ def driver_plan(
                 # ldconfig lists .so links under their own name
                 if name.endswith(".so") and "/" not in name:
                     cached.append(CachedLibrary(name, f"{directory}/{name}", library.flags))
-    edits += links
-    # In front: of two libraries of a name the first is the loader's.
-    cached[:0] = _compat_libraries(capabilities, inventory, layout)
-    if cached:
-        edits.append(LdCacheUpdate(tuple(cached)))
-    return Plan(tuple(edits))
+    return [*mounts, *links], cached
 
 
 def device_plan(device: "Device", inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one device."""
     if isinstance(device, Gpu):
         return gpu_plan(device, inventory)
-    from nvhook.core.mig import does_graphics, mig_plan
+    from nvhook.core.mig import mig_plan, parent_plan
 
-    # The nodes for rendering are its whole GPU's.
-    parent = inventory if does_graphics(device) else inventory.replace(drm=())
-    return merge((gpu_plan(device.gpu, parent), mig_plan(device, inventory)))
+    return merge((parent_plan(device, inventory), mig_plan(device, inventory)))
 
 
 def gpu_plan(gpu: Gpu, inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one GPU as a whole."""
+    if inventory.platform:
+        # The same nodes for every GPU: merge has them once.
+        return Plan(tuple([edit for node in inventory.nodes for edit in device_edits(node)]))
     node = find_node(f"nvidia{gpu.minor}", "nvidia", gpu.minor, inventory)
     edits: list[Edit] = [*device_edits(node)]
     if inventory.proc_files:
         path = f"/driver/nvidia/gpus/{gpu.pci_bus_id}"
         edits.append(Mount(inventory.proc_root + path, "/proc" + path, PROC_OPTIONS))
-    for drm in inventory.drm:
-        if drm.pci_bus_id == gpu.pci_bus_id:
-            edits += device_edits(drm.node)
-            if drm.by_path:
-                target = "../" + _basename(drm.node.name)
-                edits.append(Symlink(f"/dev/dri/by-path/{drm.by_path}", target))
+    if inventory.drm:
+        from nvhook.core.graphics import drm_edits
+
+        edits += drm_edits(gpu, inventory)
     return Plan(tuple(edits))
 
 
@@ -261,22 +285,6 @@ def _compat_libraries(
     return layout.compat.libraries if wanted else ()
 
 
-def _profile(capabilities: tuple[str, ...], devices: "tuple[Device, ...]") -> "Iterable[Edit]":
-    """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
-
-    Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.
-    """
-    if not devices or not any(c in catalog.GRAPHICS for c in capabilities):
-        return
-    mask = sum(1 << gpu.minor for gpu in gpus_of(devices) if gpu.minor < 64)
-    setting = f'"settings": ["EGLVisibleDGPUDevices", {mask:#x}]'
-    yield TextFile(
-        catalog.PROFILE_FILE,
-        f'{{"profiles": [{{"name": "nvhook", {setting}}}],\n'
-        ' "rules": [{"pattern": [], "profile": "nvhook"}]}\n',
-    )
-
-
 def _files(
     capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
 ) -> "Iterable[Edit]":
@@ -293,12 +301,20 @@ def _files(
             # Where the driver looks, whatever the host's own directories link to.
             directory = f"/lib/firmware/nvidia/{inventory.driver_version}"
             yield Mount(file.host_path, f"{directory}/{file.name}")
+        elif file.group == catalog.NAMED_LIBRARIES and _is_kept(file.name, layout):
+            pass  # its library is there already
         elif any(c in catalog.FILE_GROUPS.get(file.group, ()) for c in capabilities):
             yield Mount(file.host_path, file.name)
             link, target = catalog.XORG_LINK
             target = target.replace("{version}", inventory.driver_version)
             if _basename(file.name) == target:
                 yield Symlink(f"{file.name.rpartition('/')[0]}/{link}", target)
+
+
+def _is_kept(path: str, layout: "ContainerLayout") -> bool:
+    """Tell whether a library of the host is at this path in the container anyway."""
+    directory = path.rpartition("/")[0]
+    return not layout.libraries or directory in (layout.libraries, layout.libraries32)
 
 
 def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":
@@ -324,7 +340,8 @@ def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[L
     return found
 
 
-def _required_libraries(capabilities: tuple[str, ...]) -> set[str]:
+def required_libraries(capabilities: tuple[str, ...]) -> set[str]:
+    """Return the catalogue names of what these capabilities can't do without."""
     return {name for c in capabilities for name in catalog.REQUIRED_LIBRARIES.get(c, ())}
 
 

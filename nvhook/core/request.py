@@ -56,23 +56,24 @@ _OWN_KINDS = frozenset(
 _MAX_VALUE = 128 << 10
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # Go's strconv.ParseBool
 
-# Variable -> the capability of formats.mig.
-_MIG_MANAGEMENT = {
-    "NVIDIA_MIG_CONFIG_DEVICES": "config",
-    "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
-}
 REQUIRE = "NVIDIA_REQUIRE_"
 DISABLE_REQUIRE = "NVIDIA_DISABLE_REQUIRE"
-_JETPACK = "NVIDIA_REQUIRE_JETPACK"  # names files of a Jetson, requires nothing
+JETPACK = "NVIDIA_REQUIRE_JETPACK"  # names files of a Jetson, requires nothing
+EVERY_CSV = "csv-mounts=all"  # value of JETPACK: what all the Jetson's lists name
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
-IMEX_MOUNTS = "imex"
 # Variable -> feature (core.features) that the value "enabled" gives.
-_SWITCHES = {
+SWITCHES = {
     "NVIDIA_GDS": "gds",
     "NVIDIA_MOFED": "mofed",
     "NVIDIA_GDRCOPY": "gdrcopy",
     "NVIDIA_NVSWITCH": "nvswitch",
 }
+# Variable -> the capability of formats.mig.
+MIG_MANAGEMENT = {
+    "NVIDIA_MIG_CONFIG_DEVICES": "config",
+    "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
+}
+_RARE = frozenset((*SWITCHES, *MIG_MANAGEMENT, IMEX_CHANNELS))
 
 
 class Request(Record):
@@ -84,13 +85,15 @@ class Request(Record):
     those, ``needs_driver`` is false. ``manages_mig`` has ``config`` and ``monitor`` where the
     container may make MIG devices on its GPUs, or watch all of them. ``requirements`` are
     (variable, text) to be checked by core.requirements, ``features`` names of core.features,
-    ``imex_channels`` numbers as asked for, or ``("all",)``.
+    ``imex_channels`` numbers as asked for, or ``("all",)``. ``every_csv``: on a Jetson, all that
+    its lists name.
     """
 
     __slots__ = (
         "cdi_devices",
         "devices",
         "driver_capabilities",
+        "every_csv",
         "features",
         "imex_channels",
         "manages_mig",
@@ -110,6 +113,7 @@ class Request(Record):
         requirements: tuple[tuple[str, str], ...] = (),
         features: tuple[str, ...] = (),
         imex_channels: tuple[str, ...] = (),
+        every_csv: bool = False,
     ) -> None:
         self.devices: Final = devices
         self.driver_capabilities: Final = driver_capabilities
@@ -120,6 +124,7 @@ class Request(Record):
         self.requirements: Final = requirements
         self.features: Final = features
         self.imex_channels: Final = imex_channels
+        self.every_csv: Final = every_csv
 
 
 def from_container(
@@ -132,53 +137,43 @@ def from_container(
     Raises: RequestError.
     """
     warnings = [] if warnings is None else warnings
-    mounted = _mount_names(container.mounts, settings, warnings)
-    asked, source = _from_annotations(container.annotations, settings), CDI_ANNOTATIONS
+    asked, source = None, ""
+    mounted: list[str] = []
+    is_rare = has_lists(container) or not _RARE.isdisjoint(container.env)
+    if is_rare:
+        from nvhook.core import rare_requests  # most containers ask with variables, and for GPUs
+
+        mounted = rare_requests.mount_names(container.mounts, settings, warnings)
+        asked, source = rare_requests.from_lists(container.annotations, mounted, settings)
     if asked is None:
-        asked, source = _from_mounts(mounted), DEVICE_MOUNTS
-    if asked is None:
-        asked, source = _from_environment(container.env, settings)
+        asked, source = _from_variables(container, settings, warnings)
         if asked is None:
             return None
-        if not _is_believed(container, settings):
-            warnings.append(
-                f"{source} is not accepted from an unprivileged container: it gets no GPU "
-                "(accept-envvar-when-unprivileged is false)"
-            )
-            return None
-        if DEVICE_MOUNTS in asked:
-            raise _names_the_mounts(source, settings)
     own, others = _by_kind(asked)
     devices = parse_devices(",".join(own), source)
-    if devices is None and not others:
+    if devices is None and (own or not others):  # void among them, or nothing at all
         return None
-    if devices is None and own:  # void among them
-        return None
-    return Request(
+    request = Request(
         devices or (),
         _capabilities(container.env, settings),
         source,
         others,
         needs_driver=devices is not None,
-        manages_mig=_manages_mig(container),
         requirements=_requirements(container.env, settings),
-        features=_features(container.env, warnings),
-        imex_channels=_imex_channels(container, mounted, settings, warnings),
+        every_csv=container.env.get(JETPACK) == EVERY_CSV,
     )
+    if not is_rare:
+        return request
+    from nvhook.core import rare_requests
+
+    return rare_requests.with_the_rest(request, container, mounted, settings, warnings)
 
 
-def may_ask(container: "Container") -> bool:
-    """Tell whether some configuration could make this a GPU container."""
-    env = container.env
-    if any(name.startswith(SWARM_PREFIX) for name in env):
-        return True
-    if any(key.startswith(CDI_ANNOTATIONS) for key in container.annotations):
-        return True
-    if any(DEVICE_MOUNTS in destination for _, destination in container.mounts):
-        return True
-    if VISIBLE_DEVICES in env:
-        return parse_devices(env[VISIBLE_DEVICES]) is not None
-    return _is_legacy_image(env)
+def has_lists(container: "Container") -> bool:
+    """Tell whether annotations or mounts may name devices."""
+    return any(key.startswith(CDI_ANNOTATIONS) for key in container.annotations) or any(
+        DEVICE_MOUNTS in destination for _, destination in container.mounts
+    )
 
 
 def parse_devices(text: str, source: str = VISIBLE_DEVICES) -> tuple[str, ...] | None:
@@ -186,15 +181,15 @@ def parse_devices(text: str, source: str = VISIBLE_DEVICES) -> tuple[str, ...] |
 
     Raises: RequestError.
     """
-    items = tuple(dict.fromkeys(_items(text, source)))
-    if not items or "void" in items:
+    found = tuple(dict.fromkeys(items(text, source)))
+    if not found or "void" in found:
         return None
-    for item in items:
+    for item in found:
         if item == "all":
             return ALL
         if item == "none":
             return ()
-    return items
+    return found
 
 
 def parse_capabilities(text: str, supported: tuple[str, ...] = CAPABILITIES) -> tuple[str, ...]:
@@ -202,12 +197,12 @@ def parse_capabilities(text: str, supported: tuple[str, ...] = CAPABILITIES) -> 
 
     Raises: RequestError for one that does not exist or that the configuration does not allow.
     """
-    items = _items(text, DRIVER_CAPABILITIES)
-    if "all" in items:
+    found = items(text, DRIVER_CAPABILITIES)
+    if "all" in found:
         return tuple(sorted(supported))
-    if not items:
+    if not found:
         return tuple(sorted(set(DEFAULT_CAPABILITIES).intersection(supported)))
-    for item in items:
+    for item in found:
         if item not in CAPABILITIES:
             raise RequestError(
                 f"unknown driver capability {item} in {DRIVER_CAPABILITIES}",
@@ -218,10 +213,14 @@ def parse_capabilities(text: str, supported: tuple[str, ...] = CAPABILITIES) -> 
                 f"driver capability {item} is not allowed on this host",
                 f"supported-driver-capabilities lists {', '.join(sorted(supported)) or 'none'}",
             )
-    return tuple(sorted(set(items)))
+    return tuple(sorted(set(found)))
 
 
-def _items(text: str, source: str) -> list[str]:
+def items(text: str, source: str) -> list[str]:
+    """Return the entries of a list that are not empty.
+
+    Raises: RequestError for a list longer than an environment can have.
+    """
     if len(text) > _MAX_VALUE:
         raise RequestError(f"{source} is longer than {_MAX_VALUE} characters")
     return [item for part in text.split(",") if (item := part.strip())]
@@ -242,75 +241,29 @@ def _by_kind(asked: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return own, tuple(others)
 
 
-def _from_annotations(annotations: dict[str, str], settings: "Settings") -> list[str] | None:
-    """Return the qualified names of the CDI annotations."""
-    if not settings.accept_cdi_annotations:
-        return None
-    asked = []
-    for key, value in annotations.items():
-        if key.startswith(CDI_ANNOTATIONS):
-            for item in _items(value, f"annotation {key}"):
-                if "=" not in item or "/" not in item.partition("=")[0]:
-                    raise RequestError(
-                        f"{item} in annotation {key} is no CDI device name",
-                        "they look like nvidia.com/gpu=0",
-                    )
-                asked.append(item)
-    return asked or None
-
-
-def _mount_names(
-    mounts: tuple[tuple[str, str], ...], settings: "Settings", warnings: list[str]
-) -> list[str]:
-    """Return the names on which a volume-mount list mounts /dev/null, where that is accepted."""
-    names = []
-    for source, destination in mounts:
-        directory, slash, name = destination.rstrip("/").partition(DEVICE_MOUNTS + "/")
-        if source == "/dev/null" and not directory and slash and name:
-            names.append(name)
-    if names and not settings.accept_volume_mounts:
-        warnings.append(
-            f"{len(names)} mounts below {DEVICE_MOUNTS} are not accepted as a request "
-            "(accept-volume-mounts is false)"
-        )
-        return []
-    return names
-
-
-def _from_mounts(names: list[str]) -> list[str] | None:
-    """Return the devices of a volume-mount list."""
-    devices = []
-    for name in names:
-        kind, _, rest = name.partition("/")
-        if kind == IMEX_MOUNTS:
-            continue
-        if kind == "cdi":
-            vendor_class, _, device = rest.rpartition("/")
-            devices.append(rest if "=" in rest else f"{vendor_class}={device}")
-        else:
-            devices.append(name)
-    return devices or None
-
-
-def _imex_channels(
-    container: "Container", mounted: list[str], settings: "Settings", warnings: list[str]
-) -> tuple[str, ...]:
-    """Return the IMEX channels asked for: by mounts, or else by the variable, as for devices."""
-    prefix = IMEX_MOUNTS + "/"
-    asked = [name.removeprefix(prefix) for name in mounted if name.startswith(prefix)]
-    if not asked:
-        asked = _items(container.env.get(IMEX_CHANNELS, ""), IMEX_CHANNELS)
-        if asked and not _is_believed(container, settings):
-            warnings.append(
-                f"{IMEX_CHANNELS} is not accepted from an unprivileged container: it gets no "
-                "channel (accept-envvar-when-unprivileged is false)"
-            )
-            return ()
-    return ALL if "all" in asked else tuple(dict.fromkeys(asked))
-
-
-def _is_believed(container: "Container", settings: "Settings") -> bool:
+def is_believed(container: "Container", settings: "Settings") -> bool:
+    """Tell whether a container's variables count."""
     return container.privileged or settings.accept_envvar_when_unprivileged
+
+
+def _from_variables(
+    container: "Container", settings: "Settings", warnings: list[str]
+) -> tuple[list[str] | None, str]:
+    """Return the devices that variables name, None where they name none or are not believed."""
+    asked, source = _from_environment(container.env, settings)
+    if asked is None:
+        return None, source
+    if not is_believed(container, settings):
+        warnings.append(
+            f"{source} is not accepted from an unprivileged container: it gets no GPU "
+            "(accept-envvar-when-unprivileged is false)"
+        )
+        return None, source
+    if DEVICE_MOUNTS in asked:
+        from nvhook.core.rare_requests import mounts_named
+
+        raise mounts_named(source, settings)
+    return asked, source
 
 
 def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[str] | None, str]:
@@ -320,49 +273,21 @@ def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[s
         names = [VISIBLE_DEVICES]
     if not names:
         # Images older than NVIDIA_REQUIRE_CUDA mean all GPUs without saying so.
-        return (["all"], "CUDA_VERSION") if _is_legacy_image(env) else (None, "")
+        return (["all"], "CUDA_VERSION") if is_legacy_image(env) else (None, "")
     source = "+".join(names)
-    asked = [item for name in names for item in _items(env[name], name)]
+    asked = [item for name in names for item in items(env[name], name)]
     return (asked if asked and "void" not in asked else None), source
 
 
-def _is_legacy_image(env: dict[str, str]) -> bool:
+def is_legacy_image(env: dict[str, str]) -> bool:
     return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
 
 
 def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
     supported = settings.supported_driver_capabilities
-    if DRIVER_CAPABILITIES not in env and _is_legacy_image(env):
+    if DRIVER_CAPABILITIES not in env and is_legacy_image(env):
         return tuple(sorted(supported))
     return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
-
-
-def _manages_mig(container: "Container") -> tuple[str, ...]:
-    """Return what of MIG a container may manage."""
-    found = []
-    for name, capability in _MIG_MANAGEMENT.items():
-        items = _items(container.env.get(name, ""), name)
-        if not items:
-            continue
-        if any(item != "all" for item in items):
-            raise RequestError(
-                f"{name}={','.join(items)[:60]} is not possible", "it can only be all"
-            )
-        if not container.privileged:
-            raise RequestError(
-                f"{name} is for privileged containers only",
-                f"give it CAP_SYS_ADMIN, or unset the variable: -e {name}=",
-            )
-        found.append(capability)
-    return tuple(found)
-
-
-def _features(env: dict[str, str], warnings: list[str]) -> tuple[str, ...]:
-    for name in _SWITCHES:
-        value = env.get(name, "")
-        if value not in ("", "enabled", "disabled"):
-            warnings.append(f"{name}={value[:40]} asks for nothing: only the value enabled does")
-    return tuple([feature for name, feature in _SWITCHES.items() if env.get(name) == "enabled"])
 
 
 def _requirements(env: dict[str, str], settings: "Settings") -> tuple[tuple[str, str], ...]:
@@ -371,31 +296,10 @@ def _requirements(env: dict[str, str], settings: "Settings") -> tuple[tuple[str,
     found = [
         (name, value)
         for name, value in env.items()
-        if name.startswith(REQUIRE) and not name.startswith(_JETPACK) and value.strip()
+        if name.startswith(REQUIRE) and not name.startswith(JETPACK) and value.strip()
     ]
-    if _is_legacy_image(env):
-        found.append(("CUDA_VERSION", _legacy_requirement(env["CUDA_VERSION"])))
+    if is_legacy_image(env):
+        from nvhook.core.rare_requests import legacy_requirement
+
+        found.append(("CUDA_VERSION", legacy_requirement(env["CUDA_VERSION"])))
     return tuple(found)
-
-
-def _legacy_requirement(version: str) -> str:
-    """Return what an image with CUDA 10.2.89 requires: cuda>=10.2."""
-    fields = version.strip().removeprefix("v").split(".")[:2]
-    if not all(field.isascii() and field.isdigit() and len(field) < 10 for field in fields):
-        raise RequestError(
-            f"requirement error: CUDA_VERSION={version[:60]} is no version",
-            f"correct it, or start without the check: -e {DISABLE_REQUIRE}=1",
-        )
-    return f"cuda>={'.'.join(fields)}"
-
-
-def _names_the_mounts(source: str, settings: "Settings") -> RequestError:
-    if settings.accept_volume_mounts:
-        return RequestError(
-            f"{source} names {DEVICE_MOUNTS}, but nothing is mounted there",
-            "mount /dev/null on a name below it for each device",
-        )
-    return RequestError(
-        f"{source} names {DEVICE_MOUNTS}, which is not a device but a list of mounts",
-        "set accept-volume-mounts = true in nvhook's configuration",
-    )

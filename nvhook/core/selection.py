@@ -3,13 +3,12 @@
 Source: nvidia-container-stack reference, section 1.2 (accepted forms) and appendix G.
 """
 
-from nvhook.core.inventory import MigDevice
-from nvhook.errors import FormatError, HostError, RequestError, UnsupportedError
+from nvhook.errors import FormatError, HostError, RequestError
 from nvhook.formats.proc_driver import parse_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.core.inventory import Device, Gpu, Inventory
+    from nvhook.core.inventory import Device, Gpu, Inventory, MigDevice
 
 ALL = ("all",)
 
@@ -34,6 +33,9 @@ def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Device, .
 
 def having(numbers: frozenset[tuple[int, int]], inventory: "Inventory") -> "tuple[Device, ...]":
     """Return the devices whose nodes, (major, minor), are all among these."""
+    if inventory.platform:  # its nodes stand for all its GPUs
+        nodes = {(node.major, node.minor) for node in inventory.nodes}
+        return inventory.gpus if nodes & numbers else ()
     found: list[Device] = []
     major, capabilities = (
         inventory.majors.get("nvidia", -1),
@@ -93,23 +95,6 @@ def _find(name: str, inventory: "Inventory") -> "Device":
     if matches:
         return matches[0]
     raise _unknown(name, f"{_describe(gpus)}; nvhook list shows them")
-
-
-def select_gpus(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Gpu, ...]":
-    """Return the requested GPUs for what can't do with MIG devices: a container that runs.
-
-    Raises: as select; UnsupportedError for a MIG device.
-    """
-    gpus = []
-    for device in select(devices, inventory):
-        if isinstance(device, MigDevice):
-            name = f"{device.gpu.index}:{device.index}"
-            raise UnsupportedError(
-                f"MIG device {name} can't be given to a running container yet",
-                "start the container with it: NVIDIA_VISIBLE_DEVICES",
-            )
-        gpus.append(device)
-    return tuple(gpus)
 
 
 def _find_mig(name: str, inventory: "Inventory") -> "MigDevice":

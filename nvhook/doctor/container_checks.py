@@ -9,7 +9,7 @@ from nvhook.core.inventory import MigDevice
 from nvhook.core.mig import node_names
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
 from nvhook.errors import NvhookError
-from nvhook.kernel import device_verdict
+from nvhook.kernel import device_verdict, trial_open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,14 +51,15 @@ def gpus(running: "Running", outcome: "Outcome") -> Check:
     name = "container-gpus"
     if not outcome.devices:
         return not_applicable(name, "it asks for no GPU, only for the driver")
-    good = {
-        node.container_path for node in _nodes(outcome) if _problem(running.rootfs, node) is None
+    nodes = {
+        node.container_path: _problem(running.rootfs, node) is None for node in _nodes(outcome)
     }
-    has = [
-        device
-        for device in outcome.devices
-        if all(f"/dev/{name}" in good for name in node_names(device))
-    ]
+    has = []
+    for device in outcome.devices:
+        own = [path for name in node_names(device) if (path := f"/dev/{name}") in nodes]
+        # On WSL 2 and Jetsons all nodes are for all GPUs.
+        if all(nodes[path] for path in own or nodes):
+            has.append(device)
     if len(has) == len(outcome.devices):
         return ok(name, f"{len(has)} asked for, {len(has)} there")
     missing = [device for device in outcome.devices if device not in has]
@@ -135,7 +136,7 @@ def opening(running: "Running", outcome: "Outcome") -> Check:
                 os.close(fds.pop())
         if not usable:
             return not_checked(name, "no node is as it should be: see container-nodes")
-        answers = device_verdict.try_open(running.process, running.cgroup, fds)
+        answers = trial_open.try_open(running.process, running.cgroup, fds)
     except (NvhookError, OSError) as error:
         return not_checked(name, str(error))
     finally:

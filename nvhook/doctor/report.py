@@ -13,6 +13,7 @@ from nvhook.doctor import (
     library_checks,
     node_checks,
     own_checks,
+    platform_checks,
     system_checks,
 )
 from nvhook.doctor.check import FAILED, Check, failed, not_checked, ok
@@ -36,9 +37,11 @@ def of_host(config_path: str | None, root: str = "/") -> tuple[Check, ...]:
     if config is None:
         return (check, not_checked("driver-loaded", UNKNOWN_CONFIGURATION))
     host = facts.read(config, root)
+    driver = platform_checks.checks(config)
+    if driver is None:
+        driver = (*host_checks.checks(host), *node_checks.checks(host))
     return (
-        *host_checks.checks(host),
-        *node_checks.checks(host),
+        *driver,
         *system_checks.checks(host),
         check,
         *own_checks.checks(host),

@@ -50,7 +50,7 @@ _NOT_NEEDED = {
     "nvidia-ctk.path": "nvhook calls no other program",
     f"{_RUNTIME}.modes.cdi.default-kind": "nvidia.com/gpu, as nvhook has it",
     f"{_RUNTIME}.modes.cdi.annotation-prefixes": "cdi.k8s.io/, see accept-cdi-annotations",
-    f"{_RUNTIME}.modes.csv.mount-spec-path": "nvhook has no Jetson mode",
+    f"{_RUNTIME}.modes.csv.mount-spec-path": "nvhook reads the usual place",
 }
 _COMPAT_MODE = f"{_RUNTIME}.modes.legacy.cuda-compat-mode"
 _MODE = f"{_RUNTIME}.mode"
@@ -76,8 +76,8 @@ def translate(text: str, name: str) -> tuple[dict[str, object], list[str]]:
             _take(key, value, name, values, notes)
         elif key == _COMPAT_MODE:
             _take_compat_mode(value, values, notes)
-        elif key == _MODE and value in ("auto", "legacy", "jit-cdi", "cdi"):
-            notes.append(f"{key}: not needed, nvhook has one mode")
+        elif key == _MODE and value in ("auto", "legacy", "jit-cdi", "cdi", "csv"):
+            notes.append(f"{key}: not needed, nvhook sees what machine this is")
         elif key in _NOT_NEEDED:
             notes.append(f"{key}: not needed, {_NOT_NEEDED[key]}")
         else:

@@ -9,6 +9,7 @@ from nvhook.host.files import (
     find_binaries,
     find_data_files,
     find_firmware,
+    find_named_libraries,
     find_xorg_modules,
 )
 from nvhook.host.gpus import find_gpus
@@ -32,6 +33,7 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
     version = read_driver_version(proc_root, sys_root)
     system = os.uname()
     libraries = find_libraries(driver_root, version, system.machine)
+    data_files = find_data_files(driver_root, system.machine)
     return Inventory(
         driver_version=version,
         cuda_version="" if is_beyond_table(version) else cuda_version(version),
@@ -44,7 +46,8 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
         files=(
             *find_binaries(driver_root),
             *find_firmware(driver_root, version, sys_root, system.release),
-            *find_data_files(driver_root, system.machine),
+            *data_files,
+            *find_named_libraries(driver_root, data_files),
             *find_xorg_modules(driver_root, version, system.machine),
             *find_sockets(driver_root),
         ),

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from nvhook.core.catalog import BINARIES, BINARY_DIRECTORIES
+from nvhook.core.catalog import BINARIES, BINARY_DIRECTORIES, NAMED_LIBRARIES
 from nvhook.core.inventory import HostFile
 from nvhook.core.layout import TRIPLETS
 from nvhook.core.places import (
@@ -15,6 +15,8 @@ from nvhook.core.places import (
     XORG_DIRECTORIES,
     XORG_MODULES,
 )
+from nvhook.errors import FormatError
+from nvhook.formats import json_text
 from nvhook.host.driver_texts import read_text
 from nvhook.host.root_paths import join_root, list_directory, open_file
 
@@ -86,16 +88,51 @@ def find_data_files(driver_root: str, machine: str) -> tuple[HostFile, ...]:
     return tuple(found)
 
 
+def find_named_libraries(
+    driver_root: str, data_files: "Iterable[HostFile]"
+) -> tuple[HostFile, ...]:
+    """Return the libraries that files for Vulkan and EGL name by an absolute path.
+
+    Most have a bare name, which the loader looks up. ``name`` is the path as it stands there.
+    """
+    found = {}
+    for file in data_files:
+        if file.name.endswith(".json"):
+            for name in _library_paths(read_text(file.host_path) or ""):
+                path = _regular_file(driver_root, name, executable=False)
+                if path is not None:
+                    host_path = join_root(driver_root, path)
+                    found[name] = HostFile(NAMED_LIBRARIES, name, path, host_path)
+    return tuple(found.values())
+
+
+def _library_paths(text: str) -> list[str]:
+    """Return the absolute library paths of a manifest.
+
+    Source: the Vulkan loader's driver and layer interfaces; glvnd's EGL ICD enumeration.
+    """
+    try:
+        document = json_text.parse(text.encode(), "manifest")
+    except FormatError:
+        return []
+    parts = [document.get(key) for key in ("ICD", "layer")] if isinstance(document, dict) else []
+    paths = [part.get("library_path") for part in parts if isinstance(part, dict)]
+    return [path for path in paths if isinstance(path, str) and path[:1] == "/"]
+
+
 def find_xorg_modules(driver_root: str, driver_version: str, machine: str) -> tuple[HostFile, ...]:
     """Return Xorg's modules of this driver version; ``name`` is the path to be in a container."""
     libraries = [path.format(triplet=TRIPLETS[machine]) for path in LIBRARY_DIRECTORIES]
     found = []
-    for module in XORG_MODULES:
+    for module, link in XORG_MODULES:
         name = module.format(version=driver_version)
-        paths = {
-            path: _regular_file(driver_root, path, False) for path in _xorg_paths(libraries, name)
-        }
-        present = [(path, resolved) for path, resolved in paths.items() if resolved is not None]
+        paths = [*_xorg_paths(libraries, name), *_xorg_paths(libraries, link)]
+        places = [(path, _regular_file(driver_root, path, False)) for path in paths]
+        present = [
+            (f"{os.path.dirname(path)}/{name}", resolved)
+            for path, resolved in places
+            if resolved is not None and os.path.basename(resolved) == name
+        ]
         # Where it is itself before where links lead to it: /usr/lib64 may be a link to /usr/lib.
         present.sort(key=lambda place: place[0] != place[1])
         for path, resolved in present[:1]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILE_NAME = "inventory.json"
 MAX_BYTES = 4 << 20
 # Raise it with every change of the file's content or of what discovery finds.
-SCHEMA = 3
+SCHEMA = 4
 
 GPU_FIELDS = (("index", int), ("uuid", str), ("minor", int), ("pci_bus_id", str), ("model", str))
 LIBRARY_FIELDS = (
@@ -47,15 +47,28 @@ FILE_FIELDS = (("group", str), ("name", str), ("path", str), ("host_path", str))
 
 
 def load(
-    driver_root: str, dev_root: str, proc_root: str, sys_root: str, state_directory: str
+    driver_root: str,
+    dev_root: str,
+    proc_root: str,
+    sys_root: str,
+    state_directory: str,
+    every_csv: bool = False,
 ) -> Inventory:
     """Return the host's inventory, discovering it only where the cache does not hold.
 
-    Raises: what discovery.discover raises.
+    ``every_csv`` is for Jetsons: see host.platforms. Raises: what discovery.discover raises.
     """
+    gpu_directories = list_gpu_directories(proc_root)
+    if not gpu_directories:
+        from nvhook.host import platforms  # not loaded where the driver has a GPU
+
+        roots = driver_root, dev_root, proc_root, sys_root
+        other = platforms.find(*roots, state_directory, every_csv)
+        if other is not None:
+            return other
     version = read_driver_version(proc_root, sys_root)
     majors = read_majors(proc_root)
-    key = _key((driver_root, dev_root, proc_root, sys_root), version, majors)
+    key = _key((driver_root, dev_root, proc_root, sys_root), version, majors, gpu_directories)
     path = cache_path(state_directory)
     cached = _read(path, key)
     if cached is None or _has_new_uuid(cached[0], proc_root):
@@ -93,12 +106,15 @@ def holds(
     Raises: HostError where no driver is loaded, FormatError.
     """
     version = read_driver_version(proc_root, sys_root)
-    key = _key((driver_root, dev_root, proc_root, sys_root), version, read_majors(proc_root))
+    roots = driver_root, dev_root, proc_root, sys_root
+    key = _key(roots, version, read_majors(proc_root), list_gpu_directories(proc_root))
     cached = _read(cache_path(state_directory), key)
     return cached is not None and not _has_new_uuid(cached[0], proc_root)
 
 
-def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[str]:
+def _key(
+    roots: tuple[str, ...], version: str, majors: dict[str, int], gpu_directories: list[str]
+) -> list[str]:
     driver_root, _, proc_root, _ = roots
     boot_id = read_text(proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
     # A package of programs or ICD files alone changes no loader cache, but a directory.
@@ -110,7 +126,7 @@ def _key(roots: tuple[str, ...], version: str, majors: dict[str, int]) -> list[s
         version,
         *[_stamp(driver_root.rstrip("/") + path) for path in watched],
         " ".join([f"{name}={majors[name]}" for name in sorted(majors)]),
-        " ".join(list_gpu_directories(proc_root)),
+        " ".join(gpu_directories),
     ]
 
 

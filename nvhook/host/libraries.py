@@ -25,7 +25,7 @@ NAMES = tuple(dict.fromkeys([name for names in LIBRARIES.values() for name in na
 
 # Loader cache flags of the ABIs a machine runs. A 32-bit x86 library that needs neither libc nor
 # libm is plain ELF (1) to ldconfig.
-_FLAGS_64 = {"x86_64": (0x0303,), "aarch64": (0x0A03,)}
+FLAGS_64 = {"x86_64": (0x0303,), "aarch64": (0x0A03,)}
 _FLAGS_32 = {"x86_64": (0x0003, 0x0001)}
 
 
@@ -37,14 +37,14 @@ def find_libraries(driver_root: str, driver_version: str, machine: str) -> tuple
     ``machine`` is what ``uname -m`` prints. Raises: HostError if only libraries of another driver
     version are there, UnsupportedError for a machine nvhook does not know.
     """
-    if machine not in _FLAGS_64:
+    if machine not in FLAGS_64:
         raise UnsupportedError(
-            f"no support for {machine}", f"machines: {', '.join(sorted(_FLAGS_64))}"
+            f"no support for {machine}", f"machines: {', '.join(sorted(FLAGS_64))}"
         )
     search = _Search(driver_root, driver_version)
     entries = _cache_entries(driver_root)
     for bits, flags, directories in (
-        (64, _FLAGS_64[machine], LIBRARY_DIRECTORIES),
+        (64, FLAGS_64[machine], LIBRARY_DIRECTORIES),
         (32, _FLAGS_32.get(machine, ()), LIBRARY_DIRECTORIES_32),
     ):
         if not flags:

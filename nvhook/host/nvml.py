@@ -38,6 +38,16 @@ def mig_devices(
     return parse_mig_devices(_ask("print_mig_devices", library, timeout))
 
 
+def driver(
+    library: str, timeout: float = TIMEOUT
+) -> tuple[str, str, tuple[tuple[str, str, str], ...]]:
+    """Return the driver's version, its CUDA version, and (PCI bus id, UUID, model) of all GPUs.
+
+    In NVML's order. Arguments and failures as with uuids_by_bus_id.
+    """
+    return parse_driver(_ask("print_driver", library, timeout))
+
+
 def facts(library: str, timeout: float = TIMEOUT) -> list[str]:
     """Return the lines that nvml_facts reads; arguments and failures as with uuids_by_bus_id."""
     return _ask("print_facts", library, timeout)
@@ -106,6 +116,55 @@ def parse_mig_devices(
         gi, ci, index = [int(word) for word in words[1:4]]
         devices[bus_id, gi, ci] = (index, words[4], " ".join(words[5:]))
     return devices
+
+
+def parse_driver(
+    lines: "Iterable[str]",
+) -> tuple[str, str, tuple[tuple[str, str, str], ...]]:
+    """Return driver's answer from lines ``driver ...``, ``cuda ...``, ``gpu bus-id uuid model``."""
+    from nvhook.errors import FormatError
+    from nvhook.formats.proc_driver import (
+        is_decimal,
+        is_driver_version,
+        is_known_uuid,
+        normalize_bus_id,
+        normalize_uuid,
+    )
+
+    version = cuda = ""
+    gpus = []
+    for line in lines:
+        word, _, rest = line.strip().partition(" ")
+        if word == "driver" and is_driver_version(rest):
+            version = rest
+        elif word == "cuda" and is_decimal(rest):
+            # 12040 is 12.4
+            cuda = f"{int(rest) // 1000}.{int(rest) % 1000 // 10}"
+        elif word == "gpu":
+            bus_id, _, named = rest.partition(" ")
+            uuid, _, model = named.partition(" ")
+            try:
+                if is_known_uuid(uuid):
+                    gpus.append((normalize_bus_id(bus_id), normalize_uuid(uuid), model))
+            except FormatError:
+                continue
+    return version, cuda, tuple(gpus)
+
+
+def print_driver(library: str) -> None:
+    """Print the driver's version, its CUDA version and its GPUs: what the child runs."""
+    nvml = started(library)
+    print("driver", text(nvml.nvmlSystemGetDriverVersion()), flush=True)
+    print("cuda", nvml.nvmlSystemGetCudaDriverVersion_v2(), flush=True)
+    for handle, bus_id in _handles(nvml):
+        try:
+            uuid, model = (
+                text(nvml.nvmlDeviceGetUUID(handle)),
+                text(nvml.nvmlDeviceGetName(handle)),
+            )
+        except nvml.NVMLError:
+            continue  # one lost GPU does not hide the others
+        print("gpu", bus_id, uuid, model, flush=True)
 
 
 def print_uuids(library: str) -> None:

@@ -83,6 +83,20 @@ def _walk(opened: list[int], path: str) -> list[str] | None:
     return names
 
 
+def read_link(root: str, path: str) -> str | None:
+    """Return the target of a link inside root as it stands there, None for what is no link."""
+    directory, _, name = path.rpartition("/")
+    found = open_path(root, directory or "/")
+    if found is None:
+        return None
+    try:
+        return posix.readlink(name, dir_fd=found[0])
+    except OSError:
+        return None
+    finally:
+        posix.close(found[0])
+
+
 def open_file(root: str, path: str) -> tuple[int, str] | None:
     """Return a readable descriptor of a regular file inside root and its path there without links.
 

@@ -195,23 +195,51 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
     """
     try:
         listed = read_list(directory)
-        if EVERYTHING in listed:
-            return "everything is allowed already"
-        missing = [rule for rule in rules if not any(covers(entry, rule) for entry in listed)]
-        fd = posix.open("devices.allow", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
-        try:
-            for kind, major, minor, access in missing:
-                posix.write(
-                    fd, f"{kind} {major}:{minor} {access}".encode()
-                )  # one rule in each write
-        finally:
-            posix.close(fd)
     except OSError as error:
-        raise ContainerError(
-            f"can't add device rules to the container's cgroup: {error.strerror}",
-            "EPERM: a cgroup above it must allow the devices first",
-        ) from error
+        raise _not_allowed(error) from error
+    if EVERYTHING in listed:
+        return "everything is allowed already"
+    missing = [rule for rule in rules if not any(covers(entry, rule) for entry in listed)]
+    write_allowed(directory, missing)
     return f"{len(missing)} rules" if missing else "unchanged"
+
+
+def write_allowed(directory: int, rules: "Iterable[DeviceRule]") -> None:
+    """Write rules of v1, whatever is listed; the kernel joins those of one device.
+
+    Raises: ContainerError.
+    """
+    try:
+        _write(directory, "devices.allow", rules)
+    except OSError as error:
+        raise _not_allowed(error) from error
+
+
+def _not_allowed(error: OSError) -> ContainerError:
+    return ContainerError(
+        f"can't add device rules to the container's cgroup: {error.strerror}",
+        "EPERM: a cgroup above it must allow the devices first",
+    )
+
+
+def write_denied(directory: int, rules: "Iterable[DeviceRule]") -> None:
+    """Take access from the lines of v1 for just these devices, here and in the directories below.
+
+    Raises: ContainerError.
+    """
+    try:
+        _write(directory, "devices.deny", rules)
+    except OSError as error:
+        raise ContainerError(f"can't revoke device rules: {error.strerror}") from error
+
+
+def _write(directory: int, name: str, rules: "Iterable[DeviceRule]") -> None:
+    fd = posix.open(name, posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
+    try:
+        for kind, major, minor, access in rules:
+            posix.write(fd, f"{kind} {major}:{minor} {access}".encode())  # one in each write
+    finally:
+        posix.close(fd)
 
 
 def read_list(directory: int) -> list[str]:
@@ -232,6 +260,13 @@ def covers(entry: str, rule: DeviceRule) -> bool:
         and fields[2] in {"*", str(minor)}
         and set(access) <= set(fields[3])
     )
+
+
+def exact(listed: "Iterable[str]", rule: DeviceRule) -> str:
+    """Return the access that a line of devices.list for just a rule's device allows, or ""."""
+    kind, major, minor, _ = rule
+    start = f"{kind} {major}:{minor} "
+    return "".join([line.removeprefix(start) for line in listed if line.startswith(start)])
 
 
 def open_directories(

@@ -55,30 +55,29 @@ def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
     Raises: NvhookError; no program is changed if one of them can't be.
     """
     check_above(cgroup, rules)
-    return _rewrite(cgroup, rules, revoked=())
+    return rewrite(cgroup, rules)
 
 
-def revoke(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
-    """Take rules out of every program of the directory again; return what was swapped.
+def rewrite(
+    cgroup: int,
+    allowed: "tuple[DeviceRule, ...]",
+    taken: "tuple[DeviceRule, ...]" = (),
+    refused: "tuple[DeviceRule, ...]" = (),
+) -> tuple[str, ...]:
+    """Put rules in front of every program of the directory; return what was swapped.
 
-    A program that allows a device by itself, as a runtime's does for what its configuration lists,
-    gets a denial in front.
+    taken: rules that go from there; refused: those that are denied where the program behind allows
+    them.
 
     Raises: NvhookError; no program is changed if one of them can't be.
     """
-    return _rewrite(cgroup, (), revoked=rules)
-
-
-def _rewrite(
-    cgroup: int, allowed: "tuple[DeviceRule, ...]", revoked: "tuple[DeviceRule, ...]"
-) -> tuple[str, ...]:
     done: list[str] = []
     for _ in range(TRIES):
         patches: list[Patch] = []
         try:
             ids, flags = attached(cgroup)
             for number in ids:
-                patches.append(Patch(number, allowed, revoked))  # noqa: PERF401 - what was opened must be closed
+                patches.append(Patch(number, allowed, taken, refused))  # noqa: PERF401 - what was opened must be closed
             swapped = [patch.swap(cgroup, flags) for patch in patches if patch.new >= 0]
             done += [line for line in swapped if line]
             if all(swapped):
@@ -104,22 +103,31 @@ def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
         if number in own:
             continue
         try:
-            program = open_program(number)
-        except ProgramGoneError:
-            continue
-        try:
-            decoded = bpf.decode(instructions(program))
-            denied = [rule for rule in rules if not bpf.run(decoded, rule)]
+            closed = denied(number, rules)
         except UnsupportedError:
             continue
-        finally:
-            posix.close(program)
-        for kind, major, minor, access in denied:
+        for kind, major, minor, access in closed:
             raise ContainerError(
                 f"a cgroup above the container's denies the device {kind} {major}:{minor} "
                 f"{access} (program {number})",
                 "allow it there first: systemctl set-property SLICE DeviceAllow=...",
             )
+
+
+def denied(number: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, ...]":
+    """Return the rules that a program does not allow; one that has gone denies nothing.
+
+    Raises: UnsupportedError if it can't be read or followed; NvhookError.
+    """
+    try:
+        program = open_program(number)
+    except ProgramGoneError:
+        return ()
+    try:
+        decoded = bpf.decode(instructions(program))
+        return tuple([rule for rule in rules if not bpf.run(decoded, rule)])
+    finally:
+        posix.close(program)
 
 
 class ProgramGoneError(ContainerError):
@@ -135,7 +143,8 @@ class Patch:
         self,
         number: int,
         allowed: "tuple[DeviceRule, ...]",
-        revoked: "tuple[DeviceRule, ...]" = (),
+        taken: "tuple[DeviceRule, ...]" = (),
+        refused: "tuple[DeviceRule, ...]" = (),
     ) -> None:
         self.id = number
         self.new = -1
@@ -143,10 +152,13 @@ class Patch:
         try:
             insns = instructions(self.old)
             had, original = bpf.split(insns)
-            wanted = canonical(_without(had or (), revoked, original) + allowed, denials=True)
+            kept = _without(had or (), taken) + _denials(refused, original)
+            wanted = canonical(kept + allowed, denials=True)
             if wanted != (had or ()):
                 patched = bpf.prologue(wanted) + original if wanted else original
-                check(insns, patched, wanted + revoked, allowed)
+                # Where a denial goes, all that the program behind allows comes back.
+                lifted = tuple([(*rule[:3], "rwm") for rule in had or () if not rule[3]])
+                check(insns, patched, wanted + taken + lifted, allowed)
                 self.new = load(patched, name_of(self.old))
         except NvhookError:
             self.close()
@@ -178,17 +190,24 @@ class Patch:
 
 
 def _without(
-    rules: "tuple[DeviceRule, ...]", revoked: "tuple[DeviceRule, ...]", original: bytes
+    rules: "tuple[DeviceRule, ...]", taken: "tuple[DeviceRule, ...]"
 ) -> "tuple[DeviceRule, ...]":
-    """Return what is left of rules, with denials of what the original program allows."""
-    taken = {rule[:3] for rule in revoked}
-    denials = [(*rule[:3], "") for rule in revoked if bpf.emulate(original, *_asked(rule))]
-    return (*[rule for rule in rules if rule[:3] not in taken], *denials)
+    devices = {rule[:3] for rule in taken}
+    return tuple([rule for rule in rules if rule[:3] not in devices])
 
 
-def _asked(rule: "DeviceRule") -> tuple[str, str, int, int]:
-    kind, major, minor, access = rule
-    return kind, access, major, minor
+def _denials(refused: "tuple[DeviceRule, ...]", original: bytes) -> "tuple[DeviceRule, ...]":
+    """Return denials of what the original program allows to open, be it for reading only."""
+    if not refused:
+        return ()
+    code = bpf.decode(original)
+    return tuple(
+        [
+            (*rule[:3], "")
+            for rule in refused
+            if any(bpf.run(code, (*rule[:3], access)) for access in "rw")
+        ]
+    )
 
 
 def open_program(number: int) -> int:

@@ -13,7 +13,8 @@ from nvhook.core.cdi_render import device_names
 from nvhook.core.features import GDRCOPY, GDS, IMEX, MOFED, Feature
 from nvhook.core.inventory import Device
 from nvhook.core.mig import node_names
-from nvhook.core.request import DEVICE_MOUNTS, IMEX_CHANNELS, IMEX_MOUNTS, VISIBLE_DEVICES
+from nvhook.core.rare_requests import IMEX_MOUNTS
+from nvhook.core.request import DEVICE_MOUNTS, IMEX_CHANNELS, VISIBLE_DEVICES
 from nvhook.errors import HostError, RequestError
 from nvhook.kubelet.resources import REPLICA, Resource
 from nvhook.kubelet.selectors import index_of

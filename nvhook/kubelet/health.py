@@ -143,8 +143,8 @@ class Health:
                 state.answered(now)
             elif state is gpu:
                 state.failed(probe.reason, now)
-            else:
-                state.good_probes = 0
+            elif state.reason:
+                state.fail(state.reason, now)
 
     def _xid(self, xid: Xid, now: float) -> None:
         if not self.is_critical(xid):

@@ -65,7 +65,10 @@ class Watcher:
         tell("ready")
 
     def run(self) -> None:
-        """Print events as they come and the state of every GPU once a second."""
+        """Print events as they come and the state of every GPU once a second.
+
+        Returns when a GPU has not answered for so long that NVML is to start anew.
+        """
         due = time.monotonic()
         while not any(gpu.bad >= FRESH_LOOK for gpu in self._gpus.values()):
             if self._with_xids:
@@ -243,6 +246,7 @@ def watch(library: str, xids: str) -> None:
         watcher = Watcher(xids == "on")
         watcher.tell_machine()
         watcher.run()
+        tell("failed", "it starts anew for a GPU that has not answered for long")
     except pynvml.NVMLError as error:
         tell("failed", error)
     except BrokenPipeError:

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from nvhook import cdi, config, pipeline
-from nvhook.core.inventory import Gpu, HostNode
 from nvhook.formats.cdi_reader import parse
 from nvhook.formats.cdi_writer import dump_json, dump_yaml
 from nvhook.sim.driver import create
 from tests.host.conftest import FakeHost
 from tests.host.layouts import LAYOUTS
-from tests.host.test_layouts import inventory
+from tests.host.test_layouts import discover
 
 FEATURES = ("gds", "mofed", "gdrcopy", "nvswitch", "imex")
 
@@ -46,13 +45,12 @@ def test_both_take_what_is_generated_on_every_layout(
     name: str, tmp_path: Path, go_verdicts, monkeypatch
 ) -> None:
     """The hosts of the golden plans, with a GPU whose node belongs to a group."""
-    machine, lay_out = LAYOUTS[name]
-    fake = FakeHost(tmp_path / "host")
-    lay_out(fake)
-    found = inventory(fake, machine, monkeypatch)
-    gpu = Gpu(0, "GPU-00000000-1111-2222-3333-444444444444", 0, "0000:01:00.0", "NVIDIA T4")
-    node = HostNode("nvidia0", f"{fake.dev}/nvidia0", 195, 0, 0o660, 0, 44)
-    found = found.replace(gpus=(gpu,), nodes=(*found.nodes, node))
+    found = discover(FakeHost(tmp_path / "host"), name, monkeypatch)
+    closed = found.nodes[0].name if found.platform else "nvidia0"
+    nodes = [
+        node.replace(mode=0o660, gid=44) if node.name == closed else node for node in found.nodes
+    ]
+    found = found.replace(nodes=tuple(nodes))
     monkeypatch.setattr(pipeline, "inventory", lambda *_arguments: found)
 
     spec = cdi.generate(cdi.Wanted("/bin/sh"), config.Config())
@@ -64,5 +62,8 @@ def test_both_take_what_is_generated_on_every_layout(
         assert parse(file.read_bytes(), str(file)) == spec
         files[str(file)] = ""
     assert go_verdicts(*[Path(file) for file in files]) == files
-    assert [device.name for device in spec.devices] == ["0", gpu.uuid, "all"]
+    known = [found.gpus[0].uuid] if "?" not in found.gpus[0].uuid else []
+    of_mig = [each for device in found.mig_devices for each in (device.name, device.uuid)]
+    assert [device.name for device in spec.devices] == ["0", *known, *of_mig, "all"]
+    assert spec.version == "0.7.0"
     assert len(spec.edits.mounts) > 3

@@ -143,16 +143,3 @@ def test_the_gpu_stays_through_a_restart_an_update_and_in_exec(docker, driver):
             assert_gets(driver, docker.call("exec", started, *look(driver, False)).stdout, (1,))
     finally:
         docker.call("rm", "--force", started)
-
-
-@pytest.mark.parametrize("options", [(), ("--read-only",)], ids=["rw", "ro"])
-def test_a_running_container_is_given_a_gpu_and_loses_it(docker, driver, options):
-    """docker knows nothing of it."""
-    started = docker.run_detached(*options, PLAIN, "sleep", "1000")
-    try:
-        docker.host.call("nvhook", "inject", "--docker", started, "--gpus", "1")
-        assert_gets(driver, docker.call("exec", started, *look(driver, False)).stdout, (1,))
-        docker.host.call("nvhook", "eject", "--docker", started)
-        assert_gets_nothing(driver, docker.call("exec", started, *look(driver, False)).stdout)
-    finally:
-        docker.call("rm", "--force", started)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nvhook.core.inventory import HostNode
+from nvhook.host import mig, nodes, platforms, tegra, wsl
+
 EM_386, EM_PPC64, EM_X86_64, EM_AARCH64 = 3, 21, 62, 183
 # the ABI in brackets in a line of ldconfig -p, in lower case: ELF machine, word size, cache flags
 TAGS = {
@@ -146,6 +149,32 @@ class FakeHost:
         os.mknod(path, 0o020000 | mode, os.makedev(major, minor))
         os.chmod(path, mode)
         os.chown(path, 0, gid)
+
+    def fake_node(self, name: str, major: int, minor: int) -> None:
+        """Put a text in dev that the fixture fake_nodes takes for a node: anyone can."""
+        path = self.dev / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{major}:{minor}")
+
+
+@pytest.fixture
+def fake_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let discovery take the texts of FakeHost.fake_node for device nodes."""
+    take_fake_nodes(monkeypatch)
+
+
+def take_fake_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let discovery take the texts of FakeHost.fake_node for device nodes."""
+
+    def read(directory: str, name: str) -> HostNode | None:
+        path = Path(directory, name)
+        if not path.is_file():
+            return None
+        major, minor = path.read_text().split(":")
+        return HostNode(name, str(path), int(major), int(minor), 0o666, 0, 0)
+
+    for module in (nodes, mig, platforms, tegra, wsl):
+        monkeypatch.setattr(module, "read_node", read)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Where distributions and installers put a driver: what is on disk, as lists of paths."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,12 @@ def _merged_usr(host: Any, *names: str) -> None:
         host.link(f"/{name}", f"usr/{name}")
 
 
+def _icd(directory: str) -> bytes:
+    """Return Vulkan's manifest of the driver."""
+    path = f"{directory}/libGLX_nvidia.so.0"
+    return f'{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{path}"}}}}'.encode()
+
+
 def ubuntu(host: Any) -> None:
     """22.04 and 24.04: packages and NVIDIA's installer, with 32-bit libraries."""
     _merged_usr(host, "bin", "lib")
@@ -61,6 +68,11 @@ def debian(host: Any) -> None:
     host.link(f"/etc/alternatives/nvidia--{SMI}", f"/usr/lib/nvidia/current/{SMI}")
     host.link(f"/usr/bin/{SMI}", f"/etc/alternatives/nvidia--{SMI}")
     host.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
+    glx = "libglxserver_nvidia.so"
+    host.put(f"/usr/lib/nvidia/current/{glx}.{VERSION}")
+    host.link(f"/usr/lib/nvidia/current/{glx}", f"{glx}.{VERSION}")
+    host.link(f"/etc/alternatives/glx--{glx}", f"/usr/lib/nvidia/current/{glx}")
+    host.link(f"/usr/lib/xorg/modules/extensions/{glx}", f"/etc/alternatives/glx--{glx}")
     host.put(f"/usr/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
 
 
@@ -71,7 +83,8 @@ def rhel(host: Any) -> None:
     _libraries(host, "/usr/lib", "libc6")
     _cache(host, ("/lib64", "libc6,x86-64"), ("/lib", "libc6"))
     _program(host, f"/usr/bin/{SMI}")
-    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    # A path where most have a bare name: ctk811.
+    host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", _icd("/usr/lib64"))
     host.put("/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
     host.put("/usr/lib64/xorg/modules/drivers/nvidia_drv.so")
     host.put(f"/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.{VERSION}")
@@ -135,7 +148,7 @@ def nixos(host: Any) -> None:
     host.link(f"{store}-drivers-32/lib", f"{store}-lib32/lib")
     _program(host, f"{store}-bin/bin/{SMI}")
     host.link(f"/run/current-system/sw/bin/{SMI}", f"{store}-bin/bin/{SMI}")
-    host.put(f"{store}/share/vulkan/icd.d/nvidia_icd.x86_64.json")
+    host.put(f"{store}/share/vulkan/icd.d/nvidia_icd.x86_64.json", _icd(f"{store}/lib"))
     host.link(f"{store}-drivers/share", f"{store}/share")
 
 
@@ -167,6 +180,120 @@ def aarch64(host: Any) -> None:
     host.put("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json")
 
 
+def driver_container(host: Any) -> None:
+    """The tree of a container that installs drivers: links are absolute, within the tree."""
+    ubuntu(host)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (host.root / f"{X86}/{name}"[1:]).unlink()
+        host.link(f"{X86}/{name}", f"{X86}/{name.removesuffix('.1')}.{VERSION}")
+
+
+def open_modules(host: Any) -> None:
+    """Open kernel modules say their version in another order of words; the files are the same."""
+    ubuntu(host)
+    line = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build\n"
+    host.proc_text("driver/nvidia/version", line)
+
+
+def mig(host: Any) -> None:
+    """A partitioned GPU: two GPU instances, the first with two compute instances."""
+    ubuntu(host)
+    host.proc_text("devices", "Character devices:\n195 nvidia\n235 nvidia-caps\n511 nvidia-uvm\n")
+    for name, minor in MIG_CAPABILITIES.items():
+        host.proc_text(f"driver/nvidia/capabilities/{name}/access", f"DeviceFileMinor: {minor}\n")
+        host.fake_node(f"nvidia-caps/nvidia-cap{minor}", 235, minor)
+
+
+STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0f1e2d3c4b5a6978"
+
+
+def wsl(host: Any) -> None:
+    """WSL 2: Windows' driver store, with a driver left behind and another vendor's package."""
+    old = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_00000000000000aa"
+    for age, store in enumerate((STORE, old)):
+        for name, soname in WSL_FILES.items():
+            path = host.library(f"{store}/{name}", soname)
+            os.utime(path, (2 * 10**9 - age, 2 * 10**9 - age))
+        for name in ("nvcubins.bin", "nvngx_dlss.dll", "nv_dispi.inf", "nvoptix.bin"):
+            host.put(f"{store}/{name}")
+        _program(host, f"{store}/{SMI}")
+    host.put("/usr/lib/wsl/drivers/iigd_dch.inf_amd64_1234567890abcdef/igd12umd64.so")
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libd3d12.so", "libdxcore.so"):
+        host.library(f"/usr/lib/wsl/lib/{name}", name)
+    # A native driver package as well, which is nobody's: ctk1739.
+    _libraries(host, X86)
+    _cache(host, (X86, "libc6,x86-64"))
+    host.fake_node("dxg", 10, 125)
+
+
+def jetson(host: Any) -> None:
+    """Jetson Linux: lists of what containers get, for all boards, so that not all is there."""
+    host.put("/etc/nv_tegra_release", b"# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic\n")
+    tegra = f"{ARM}/tegra"
+    for name, soname in (
+        ("libcuda.so.1.1", "libcuda.so.1"),
+        ("libnvrm_gpu.so", "libnvrm_gpu.so"),
+        ("libnvos.so", "libnvos.so"),
+        ("libnvidia-ptxjitcompiler.so.36.4.3", "libnvidia-ptxjitcompiler.so.1"),
+    ):
+        host.library(f"{tegra}/{name}", soname, "libc6,aarch64")
+    host.link(f"{tegra}/libcuda.so", "libcuda.so.1.1")
+    host.link(f"{ARM}/libcuda.so", "tegra/libcuda.so")
+    host.link(f"{tegra}/libnvidia-ptxjitcompiler.so.1", "libnvidia-ptxjitcompiler.so.36.4.3")
+    host.put("/usr/share/nvidia/tegra-fonts/a.ttf")
+    host.put("/etc/vulkan/icd.d/nvidia_icd.json")
+    host.put(f"{tegra}-egl/nvidia.json")
+    host.library("/usr/lib/aarch64-linux-gnu/libcudnn.so.9.1", "libcudnn.so.9", "libc6,aarch64")
+    for name, lines in CSV.items():
+        text = "".join(f"{line}\n" for line in lines)
+        host.put(f"/etc/nvidia-container-runtime/host-files-for-container.d/{name}", text.encode())
+    for minor, name in enumerate(("nvmap", "nvhost-ctrl", "nvhost-as-gpu", "nvgpu/igpu0/ctrl")):
+        host.fake_node(name, 10 if minor < 2 else 508, 40 + minor)
+    host.fake_node("nvhost-vic", 508, 50)
+    host.fake_node("null", 1, 3)
+
+
+WSL_FILES = {
+    "libcuda.so.1.1": "libcuda.so.1",
+    "libcuda_loader.so": "libcuda.so.1",  # what WSL has as its libcuda.so.1
+    "libnvidia-encode.so.1": "libnvidia-encode.so.1",
+    "libnvidia-ml.so.1": "libnvidia-ml.so.1",
+    "libnvidia-ml_loader.so": "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so.1",
+    "libnvdxgdmal.so.1": "libnvdxgdmal.so.1",
+}
+MIG_CAPABILITIES = {
+    "mig/config": 1,
+    "gpu0/mig/gi1": 12,
+    "gpu0/mig/gi1/ci0": 13,
+    "gpu0/mig/gi1/ci1": 14,
+    "gpu0/mig/gi5": 48,
+    "gpu0/mig/gi5/ci0": 49,
+}
+CSV = {
+    "devices.csv": (
+        "dev, /dev/nvmap",
+        "dev, /dev/nvhost-[av]*",
+        "dev, /dev/nvhost-ctrl-nvdla0",
+        "dir, /dev/nvgpu/igpu0",
+    ),
+    "drivers.csv": (
+        f"lib, {ARM}/tegra/libcuda.so.1.1",
+        f"lib, {ARM}/tegra/libnv*.so",
+        f"lib, {ARM}/tegra/libnvidia-ptxjitcompiler.so.1",
+        f"lib, {ARM}/tegra/libnvscf.so",
+        f"sym, {ARM}/libcuda.so",
+        "lib, /etc/vulkan/icd.d/nvidia_icd.json",
+        "dir, /usr/share/nvidia/tegra-fonts",
+        "  ",
+        "# not a line",
+        "lib /usr/lib/nothing",
+        "lib, ../etc/shadow",
+    ),
+    "l4t.csv": (f"dir, {ARM}/tegra-egl", f"lib, {ARM}/tegra/libcuda.so.1.1"),
+    "cudnn.csv": (f"lib, {ARM}/libcudnn.so.9.1",),
+}
+
 # name -> (machine, how to lay it out)
 LAYOUTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "ubuntu": ("x86_64", ubuntu),
@@ -181,4 +308,11 @@ LAYOUTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "usr-local-nvidia": ("x86_64", local),
     "two-versions": ("x86_64", two_versions),
     "aarch64": ("aarch64", aarch64),
+    "driver-container": ("x86_64", driver_container),
+    "open-modules": ("x86_64", open_modules),
+    "mig": ("x86_64", mig),
+    "wsl": ("x86_64", wsl),
+    "jetson": ("aarch64", jetson),
 }
+# No driver is loaded there, and no GPU is in /proc.
+WITHOUT_DRIVER = ("wsl", "jetson")

@@ -323,7 +323,8 @@ def compile_nvml(tmp_path_factory, require):
     return build
 
 
-def test_nvml_gives_uuids_by_bus_id(compile_nvml) -> None:
+def test_nvml_gives_uuids_by_bus_id(compile_nvml, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     assert nvml.uuids_by_bus_id(compile_nvml()) == {
         "0000:01:00.0": "GPU-00000001-aaaa-0000-0000-000000000000",
         "0000:03:00.0": "GPU-00000003-aaaa-0000-0000-000000000000",

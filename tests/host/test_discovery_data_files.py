@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvhook.host.files import find_data_files, find_xorg_modules
+from nvhook.host.files import find_data_files, find_named_libraries, find_xorg_modules
 
 ICD = "vulkan/icd.d/nvidia_icd.json"
 
@@ -46,6 +46,29 @@ def test_the_machine_is_in_the_name(host) -> None:
     for machine in ("x86_64", "aarch64"):
         host.put(f"/usr/share/vulkan/icd.d/nvidia_icd.{machine}.json", b"{}")
     assert list(data_files(host, "aarch64")) == ["/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ('{"ICD": {"library_path": "/usr/lib64/libGLX_nvidia.so.0"}}', True),
+        ('{"layer": {"library_path": "/usr/lib64/libGLX_nvidia.so.0"}}', True),
+        ('{"ICD": {"library_path": "libGLX_nvidia.so.0"}}', False),
+        ('{"ICD": {"library_path": "/usr/lib64/absent.so"}}', False),
+        ('{"ICD": {"library_path": 3}}', False),
+        ('{"ICD": "/usr/lib64/libGLX_nvidia.so.0"}', False),
+        ("[1]", False),
+        ("nonsense", False),
+    ],
+)
+def test_a_library_that_a_manifest_names_by_its_path(host, text: str, is_found: bool) -> None:
+    """ctk811: in an image with other directories that path must exist, too."""
+    host.put(f"/etc/{ICD}", text.encode())
+    host.library("/usr/lib64/libGLX_nvidia.so.550.54.15", "libGLX_nvidia.so.0")
+    host.link("/usr/lib64/libGLX_nvidia.so.0", "libGLX_nvidia.so.550.54.15")
+    found = find_named_libraries(str(host.root), find_data_files(str(host.root), "x86_64"))
+    named = [("/usr/lib64/libGLX_nvidia.so.0", "/usr/lib64/libGLX_nvidia.so.550.54.15")]
+    assert [(file.name, file.path) for file in found] == (named if is_found else [])
 
 
 def test_groups_and_links(host) -> None:

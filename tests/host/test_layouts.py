@@ -1,8 +1,9 @@
-"""Driver layouts of distributions: what a container gets of each, compared with a golden file.
+"""Driver layouts of distributions: the plans of each, compared with a golden file.
 
-tests/data/layouts/NAME.txt has a line for each mount, "path in the container = path on the host",
-for a container with all driver capabilities, first in an image like Debian, then in a CDI spec.
-Write them anew with NVHOOK_UPDATE_GOLDEN=1, and read what has changed.
+tests/data/layouts/NAME.txt has a line for each edit: for an image like Debian with compute and
+utility, then with all driver capabilities, then for a CDI spec with all. The container has the
+first GPU, of the partitioned host a MIG device. Write them anew with NVHOOK_UPDATE_GOLDEN=1, and
+read what has changed.
 """
 
 import os
@@ -10,50 +11,98 @@ from pathlib import Path
 
 import pytest
 
-from nvhook.core.catalog import CAPABILITIES
-from nvhook.core.edits import DeviceNode, Mount
-from nvhook.core.inventory import HostNode, Inventory
+from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
+from nvhook.core.edits import (
+    AdditionalGid,
+    CgroupRule,
+    DeviceNode,
+    EnvVar,
+    LdCacheUpdate,
+    Mount,
+    Symlink,
+    TextFile,
+)
+from nvhook.core.inventory import Inventory
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
-from nvhook.host import discovery
-from tests.host.layouts import LAYOUTS, VERSION
+from nvhook.core.selection import select
+from nvhook.errors import assert_never
+from nvhook.host import discovery, inventory_cache, mig, nvml
+from tests.host.conftest import take_fake_nodes
+from tests.host.layouts import LAYOUTS, VERSION, WITHOUT_DRIVER
 
 GOLDEN = Path(__file__).parents[1] / "data" / "layouts"
+GPU = "0000:04:00.0"
+NVML = {
+    "print_mig_devices": [
+        f"{GPU} {gi} {ci} {index} MIG-00000000-0000-4000-8000-00000000000{index} NVIDIA MIG 1g.10gb"
+        for index, (gi, ci) in enumerate([(5, 0), (1, 0), (1, 1)])
+    ]
+}
+NODES = {"nvidiactl": (195, 255), "nvidia0": (195, 0), "nvidia-uvm": (511, 0)}
 
 
-def inventory(host, machine: str, monkeypatch) -> Inventory:
-    """Discover as this machine, with the nodes that only root could make."""
+def discover(host, name: str, monkeypatch) -> Inventory:
+    """Discover as this machine does, with a driver, nodes and a GPU where the layout has none."""
+    machine, lay_out = LAYOUTS[name]
     system = os.uname_result(("Linux", "host", "6.1.0", "#1", machine))
     monkeypatch.setattr(discovery.os, "uname", lambda: system)
-    host.driver(VERSION)
-    found = discovery.discover(*host.roots)
-    numbers = {"nvidiactl": (195, 255), "nvidia-uvm": (511, 0)}
-    nodes = tuple(
-        HostNode(name, f"{host.dev}/{name}", major, minor, 0o666, 0, 0)
-        for name, (major, minor) in numbers.items()
-    )
-    return found.replace(nodes=nodes)
+    monkeypatch.setattr(nvml, "_ask", lambda question, *_: NVML.get(question, []))
+    take_fake_nodes(monkeypatch)
+    if name not in WITHOUT_DRIVER:
+        host.driver(VERSION)
+        host.gpu(GPU, 0)
+        for node, numbers in NODES.items():
+            host.fake_node(node, *numbers)
+    lay_out(host)
+    found = inventory_cache.load(*host.roots, str(host.state))
+    return mig.add_to(found, str(host.dev), str(host.state)) if name == "mig" else found
 
 
-def mounts(found: Inventory, layout: ContainerLayout, root: str) -> list[str]:
-    plan = plan_request(CAPABILITIES, (), found, layout)
-    lines = []
+def lines(found: Inventory, capabilities, layout: ContainerLayout, host) -> list[str]:
+    """Return a line for each edit, without the fake host's directory."""
+    asked = ("0:2",) if found.mig_devices else ("all",)
+    plan = plan_request(capabilities, select(asked, found), found, layout)
+    text = []
     for edit in plan.edits:
-        if isinstance(edit, Mount) and edit.host_path:
-            assert edit.host_path.startswith(root + "/"), "a path without the driver root"
-            assert Path(edit.host_path).resolve() == Path(edit.host_path)
-            lines.append(f"{edit.container_path} = {edit.host_path.removeprefix(root)}")
-    return lines
+        match edit:
+            case DeviceNode():
+                assert edit.host_path == f"{host.dev}/{edit.container_path.removeprefix('/dev/')}"
+                text.append(f"node {edit.container_path} {edit.major}:{edit.minor}")
+            case CgroupRule():
+                text.append(f"rule {edit.type} {edit.major}:{edit.minor} {edit.access}")
+            case Mount() if edit.host_path.startswith(f"{host.proc}/"):
+                text.append(f"proc {edit.container_path}")
+            case Mount() if edit.host_path:
+                assert edit.host_path.startswith(f"{host.root}/"), "a path without the driver root"
+                assert Path(edit.host_path).resolve() == Path(edit.host_path)
+                source = edit.host_path.removeprefix(str(host.root))
+                text.append(f"mount {edit.container_path} = {source}")
+            case Mount():
+                text.append(f"tmpfs {edit.container_path}")
+            case Symlink():
+                text.append(f"link {edit.container_path} -> {edit.target}")
+            case TextFile():
+                text.append(f"text {edit.container_path}")
+            case LdCacheUpdate():
+                text += [f"cache {each.name} = {each.container_path}" for each in edit.libraries]
+            case EnvVar() | AdditionalGid():
+                raise AssertionError("no layout needs that")
+            case _:
+                assert_never(edit)
+    return text
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_a_container_gets(host, name: str, monkeypatch) -> None:
-    machine, lay_out = LAYOUTS[name]
-    lay_out(host)
-    found = inventory(host, machine, monkeypatch)
-    debian = container_layout(machine, debian=True, has_lib32=False)
-    parts = [mounts(found, layout, str(host.root)) for layout in (debian, ContainerLayout())]
-    text = "\n\n".join("\n".join(part) for part in parts) + "\n"
+    found = discover(host, name, monkeypatch)
+    debian = container_layout(LAYOUTS[name][0], debian=True, has_lib32=False)
+    parts = {
+        "compute,utility": lines(found, DEFAULT_CAPABILITIES, debian, host),
+        "all": lines(found, CAPABILITIES, debian, host),
+        "all, in a CDI spec": lines(found, CAPABILITIES, ContainerLayout(), host),
+    }
+    text = "\n".join(f"# {title}\n" + "".join(f"{e}\n" for e in p) for title, p in parts.items())
     golden = GOLDEN / f"{name}.txt"
     if os.environ.get("NVHOOK_UPDATE_GOLDEN") == "1":
         golden.parent.mkdir(exist_ok=True)
@@ -65,20 +114,6 @@ def test_every_golden_file_has_a_layout() -> None:
     assert sorted(path.stem for path in GOLDEN.iterdir()) == sorted(LAYOUTS)
 
 
-def test_a_driver_container_has_the_libraries_and_the_host_the_nodes(host, monkeypatch) -> None:
-    """driver-root = /run/nvidia/driver, dev-root = /dev: absolute links stay in the driver root."""
-    _, ubuntu = LAYOUTS["ubuntu"]
-    ubuntu(host)
-    link = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-    (host.root / link[1:]).unlink()
-    host.link(link, f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}")
-    found = inventory(host, "x86_64", monkeypatch)
-    plan = plan_request(("compute",), (), found, container_layout("x86_64", True, False))
-    nodes = [edit for edit in plan.edits if isinstance(edit, DeviceNode)]
-    assert nodes[0].host_path == f"{host.dev}/nvidiactl"
-    assert nodes[0].container_path == "/dev/nvidiactl"
-    libraries = [edit for edit in plan.edits if isinstance(edit, Mount) and ".so" in edit.host_path]
-    assert f"{host.root}/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}" in {
-        library.host_path for library in libraries
-    }
-    assert all(library.host_path.startswith(str(host.root)) for library in libraries)
+@pytest.mark.parametrize("name", ["driver-container", "open-modules"])
+def test_only_where_links_are_absolute_or_modules_open_nothing_changes(name: str) -> None:
+    assert (GOLDEN / f"{name}.txt").read_text() == (GOLDEN / "ubuntu.txt").read_text()

@@ -143,3 +143,24 @@ def test_mode_and_group_of_a_node_are_kept(host, thread: str, require) -> None:
     host.node("nvidia0", 195, 0, mode=0o660, gid=27)
     path = f"{host.dev}/nvidia0"
     assert find_nodes(str(host.dev)) == (HostNode("nvidia0", path, 195, 0, 0o660, 0, 27),)
+
+
+@report("NVIDIA/libnvidia-container#55", "NixOS/nixpkgs#529876")
+def test_what_vulkan_and_egl_need_is_found_wherever_the_driver_root_has_it(
+    host, thread: str
+) -> None:
+    store = "/nix/store/0a1b-nvidia-x11-550.54.15"
+    directory = "/usr" if "libnvidia" in thread else "/run/opengl-driver"
+    if directory != "/usr":
+        host.link(directory, store)
+    root = "/usr/lib/x86_64-linux-gnu" if directory == "/usr" else f"{store}/lib"
+    for name in ("libcuda.so", "libnvidia-ml.so", "libnvidia-glvkspirv.so"):
+        host.library(f"{root}/{name}.550.54.15", f"{name}.1")
+    share = "/usr/share" if directory == "/usr" else f"{store}/share"
+    for name in ("vulkan/icd.d/nvidia_icd.json", "glvnd/egl_vendor.d/10_nvidia.json"):
+        host.put(f"{share}/{name}", b"{}")
+    host.driver()
+    found = discover(*host.roots)
+    groups = {file.group: file.name.rpartition("/")[2] for file in found.files}
+    assert (groups["vulkan"], groups["egl"]) == ("nvidia_icd.json", "10_nvidia.json")
+    assert found.library("libnvidia-glvkspirv.so") is not None

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nvhook.errors import ContainerError
-from nvhook.kernel import cgroup, device_verdict, features, mountinfo
+from nvhook.kernel import cgroup, device_verdict, features, mountinfo, trial_open
 from nvhook.kernel.process import Process
 
 NULL = ("c", 1, 3, "rw")
@@ -35,7 +35,7 @@ def test_nodes_are_opened_as_the_processs_user(tmp_path, user, answer):
     with subprocess.Popen(["sleep", "60"], user=user, extra_groups=[]) as process:
         try:
             with cgroup.find(process.pid) as found:
-                answers = device_verdict.try_open(Process(process.pid), found, nodes)
+                answers = trial_open.try_open(Process(process.pid), found, nodes)
         finally:
             process.kill()
             for fd in nodes:
@@ -50,19 +50,19 @@ def test_a_cgroup_that_can_not_be_entered_is_an_error(tmp_path):
     node = os.open("/dev/null", os.O_PATH)
     try:
         with found, pytest.raises(ContainerError, match="can't enter the container's cgroup"):
-            device_verdict.try_open(Process(os.getpid()), found, [node])
+            trial_open.try_open(Process(os.getpid()), found, [node])
     finally:
         os.close(node)
 
 
 def test_a_node_that_does_not_come_back_is_given_up(monkeypatch):
-    monkeypatch.setattr(device_verdict, "TIMEOUT", 0.2)
-    monkeypatch.setattr(device_verdict, "_errno_of_open", hang)
+    monkeypatch.setattr(trial_open, "TIMEOUT", 0.2)
+    monkeypatch.setattr(trial_open, "_errno_of_open", hang)
     with (
         cgroup.find(os.getpid()) as found,
         pytest.raises(ContainerError, match="did not come back"),
     ):
-        device_verdict.try_open(Process(os.getpid()), found, [0])
+        trial_open.try_open(Process(os.getpid()), found, [0])
 
 
 def hang(_node: int) -> int:

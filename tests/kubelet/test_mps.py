@@ -167,10 +167,14 @@ def test_a_daemon_that_was_left_behind_is_replaced(running) -> None:
         while not (pipe / "nvidia-cuda-mps-control.pid").exists():
             await asyncio.sleep(0.01)
         old = it.pid
-        async with it:
-            await it.until(healthy=True)
-            assert it.pid != old
-            assert not is_running(old)
+        try:
+            async with it:
+                await it.until(healthy=True)
+                assert it.pid != old
+                assert not is_running(old)
+        finally:
+            if is_running(old):
+                os.kill(old, signal.SIGKILL)
 
     asyncio.run(run())
 

@@ -71,6 +71,8 @@ def test_daemons_follow_the_resources(machine: Machine, tmp_path: Path) -> None:
         await until(lambda: not daemons.reasons(), daemons.reasons)
         assert pid(one.name) != first
         log = Path(root, one.name, "log/control.log").read_text()
+        # The one before is not still about to put the GPU's mode back.
+        assert (machine.directory / f"run/compute-mode.{a.minor}").read_text() == "3\n"
         assert log.rpartition("Start\n")[2].count("set_default_active_thread_percentage 12\n") == 1
 
         daemons.apply(root, [more], inventory, facts)

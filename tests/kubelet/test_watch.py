@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +158,69 @@ def test_mig_devices_go_with_their_gpu_or_alone_and_come_back(
     asyncio.run(run())
 
 
+# In a process of its own: pynvml keeps to the library that it has seen first.
+COUNT_REGISTRATIONS = """
+import sys
+import pynvml
+from nvhook.host.nvml import started
+from nvhook.kubelet import nvml_watch
+
+started(sys.argv[1])
+register = pynvml.nvmlDeviceRegisterEvents
+rounds = iter(range(20))
+
+def counted(handle, types, events):
+    print(pynvml.nvmlDeviceGetUUID(handle))
+    register(handle, types, events)
+
+def tell(*words):
+    if words == ("round",) and next(rounds, None) is None:
+        sys.exit(0)
+
+pynvml.nvmlDeviceRegisterEvents = counted
+nvml_watch.EVERY, nvml_watch.tell = 0.01, tell
+nvml_watch.Watcher(with_xids=True).run()
+"""
+
+
+def test_a_gpu_is_registered_once(make) -> None:
+    inventory = make(3).inventory
+    library = inventory.library("libnvidia-ml.so")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", COUNT_REGISTRATIONS, library.host_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.split() == [gpu.uuid for gpu in inventory.gpus]
+
+
+LOOK_AFRESH = """
+import sys
+from nvhook.kubelet import nvml_watch
+
+nvml_watch.EVERY, nvml_watch.FRESH_LOOK = 0.01, 5
+nvml_watch.watch(sys.argv[1], "on")
+"""
+
+
+def test_nvml_starts_anew_for_a_gpu_that_stays_lost(make) -> None:
+    machine = make(2)
+    inventory = machine.inventory
+    library = inventory.library("libnvidia-ml.so")
+    command = [sys.executable, "-I", "-c", LOOK_AFRESH, library.host_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        for line in child.stdout:
+            if line == "round\n":
+                machine.say("gpu1.status=lost")
+                break
+        lines = child.stdout.read().splitlines()
+    assert lines.count(f"probe {inventory.gpus[1].uuid} GPU is lost") == 5
+    assert lines[-1] == "failed it starts anew for a GPU that has not answered for long"
+
+
 def test_without_xids_only_probes_tell(make) -> None:
     async def run() -> None:
         machine = make()
@@ -185,6 +250,18 @@ def test_a_lost_gpu_is_told_the_others_are_listened_to_and_it_comes_back(make) -
             machine.say("gpu0.xid=48")
             told = await watching.until(Xid, 3)
             assert told[-1] == Xid(a, 48)
+
+    asyncio.run(run())
+
+
+def test_the_only_gpu_that_is_lost_is_no_failure_of_nvml(make) -> None:
+    async def run() -> None:
+        machine = make(1)
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            machine.say("gpu0.status=lost")
+            await watching.until_health({watching.uuids[0]: "GPU is lost"}, 5)
+            assert not any(isinstance(each, Failed) for each in watching.reports)
 
     asyncio.run(run())
 
@@ -335,16 +412,20 @@ def test_a_child_does_not_outlive_its_parent(make, tmp_path: Path) -> None:
         time.sleep(60)
         os._exit(1)
     child = int(os.read(reader, 32))
-    time.sleep(1)
-    assert Path(f"/proc/{child}").exists()
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{child}").exists() and "Z" not in state(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
     os.close(reader)
     os.close(writer)
+    try:
+        time.sleep(1)
+        assert state(child) != "Z"
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        deadline = time.monotonic() + 5
+        while state(child) != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        if state(child) != "Z":
+            os.kill(child, signal.SIGKILL)
 
 
 def state(pid: int) -> str:

@@ -98,6 +98,15 @@ def each_door(request: pytest.FixtureRequest, runc: Engine, driver: Driver) -> E
     return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
 
 
+@pytest.fixture(params=["hook", "hook-v2", "runtime"])
+def started_by(request: pytest.FixtureRequest, place: Path, driver: Driver) -> Engine:
+    """The hook in runc's config.json, on both versions of cgroups, and nvhook-runtime."""
+    if request.param == "hook-v2":
+        return _engine("runc", request.getfixturevalue("pure_v2"), place / "state")
+    runc: Engine = request.getfixturevalue("runc")
+    return runc if request.param == "hook" else Handler(runc, driver.launcher, "hook")
+
+
 @pytest.fixture
 def handler(runc: Engine, driver: Driver) -> Handler:
     """nvhook-runtime in front of runc, for what does not depend on the runtime."""
@@ -143,14 +152,17 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def live(each_engine: Engine, bundles: Make) -> Iterator[Callable[..., Live]]:
+def live(each_engine: Engine, bundles: Make, driver: Driver) -> Iterator[Callable[..., Live]]:
     """Start containers that go on and have no hook; they are ended afterwards."""
     started: list[Live] = []
 
     def start(
-        readonly: bool = False, user: str = "", change: Callable[[Bundle], None] | None = None
+        readonly: bool = False,
+        user: str = "",
+        change: Callable[[Bundle], None] | None = None,
+        host: Driver = driver,
     ) -> Live:
-        bundle = bundles(each_engine)
+        bundle = bundles(each_engine, host=host)
         del bundle.config["hooks"]
         bundle.config["root"]["readonly"] = readonly
         if change is not None:
@@ -175,8 +187,9 @@ def host_unchanged(driver: Driver, hybrid: View, pure_v1: View, pure_v2: View) -
     before = _traces(views, driver)
     yield
     after = _traces(views, driver)
-    # Mounts below /tmp that others make on this machine may go at any time; our own go before this.
-    lost = [line for line in before - after if f" {tempfile.gettempdir()}/" not in line]
+    # Mounts that others make on this machine may go at any time; our own go before this.
+    places = f" {tempfile.gettempdir()}/", " /dev/shm/"
+    lost = [line for line in before - after if not any(place in line for place in places)]
     assert (sorted(after - before), sorted(lost)) == ([], []), "(left behind, lost)"
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nvhook.kernel import programs
+from nvhook.kernel import programs, revocation
 from tests.runtime.bundle import Bundle, asks
 from tests.runtime.engine import Engine
 
@@ -83,7 +83,7 @@ class Live:
             (listed / "devices.deny").write_text(f"c {numbers[0]}:{numbers[1]} rw")
         if attached is not None and self._programs():
             fd = os.open(attached, os.O_RDONLY)
-            programs.revoke(fd, (("c", *numbers, "rw"),))
+            revocation.revoke(fd, (("c", *numbers, "rw"),))
             os.close(fd)
 
     # ---- inside ----
@@ -170,7 +170,7 @@ class Live:
         """Return its mounts, device rules and programs, and files with their contents."""
         return {
             "mounts": Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines(),
-            "rules": self._rules(),
+            "rules": self.rules(),
             "programs": self._programs(),
             "files": self.files(),
         }
@@ -203,7 +203,8 @@ class Live:
                 return place if place.exists() else None
         return None
 
-    def _rules(self) -> str:
+    def rules(self) -> str:
+        """Return what its directory of the v1 devices hierarchy allows, empty without one."""
         place = self._cgroup(1)
         return (place / "devices.list").read_text() if place else ""
 

@@ -3,6 +3,7 @@
 Nothing is installed: the packages are unpacked, and their own postinst scripts make the links.
 """
 
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -18,28 +19,51 @@ from tests.runtime.simulated import MINORS, Driver
 
 # driver branch -> the Debian release that has it
 SUITES = {"535": "bookworm", "550": "trixie"}
-# What compute and utility need, and small packages of other capabilities, to see them left out.
-# Not here because of their size: firmware-nvidia-gsp, libnvoptix1, the graphics stack.
+# Everything that has a library or a program of the driver, and what tells Vulkan, EGL and OpenCL
+# of it. Not here: firmware (find_firmware has tests of its own), kernel modules, nvidia-settings
+# (its libraries draw its windows), empty packages.
 PACKAGES = (
-    "libcuda1",
     "libcudadebugger1",
-    "libnvcuvid1",
-    "libnvidia-allocator1",
     "libnvidia-api1",
     "libnvidia-cfg1",
-    "libnvidia-encode1",
-    "libnvidia-fbc1",
-    "libnvidia-ml1",
     "libnvidia-ngx1",
-    "libnvidia-nvvm4",
-    "libnvidia-opticalflow1",
     "libnvidia-pkcs11-openssl3",
-    "libnvidia-ptxjitcompiler1",
+    "libnvidia-rtcore",
+    "libnvoptix1",
     "nvidia-cuda-mps",
     "nvidia-driver-bin",
-    "nvidia-opencl-icd",
+    "nvidia-egl-common",
+    "nvidia-opencl-common",
     "nvidia-persistenced",
     "nvidia-smi",
+    "nvidia-vulkan-common",
+    "nvidia-xconfig",
+    "xserver-xorg-video-nvidia",
+)
+# For the machine and, on x86-64, for 32-bit programs.
+BOTH_PACKAGES = (
+    "libcuda1",
+    "libegl-nvidia0",
+    "libgles-nvidia1",
+    "libgles-nvidia2",
+    "libglx-nvidia0",
+    "libnvcuvid1",
+    "libnvidia-allocator1",
+    "libnvidia-egl-gbm1",
+    "libnvidia-eglcore",
+    "libnvidia-encode1",
+    "libnvidia-fbc1",
+    "libnvidia-glcore",
+    "libnvidia-glvkspirv",
+    "libnvidia-ml1",
+    "libnvidia-nvvm4",
+    "libnvidia-opticalflow1",
+    "libnvidia-ptxjitcompiler1",
+    "nvidia-egl-icd",
+    "nvidia-libopencl1",
+    "nvidia-opencl-icd",
+    "nvidia-vdpau-driver",
+    "nvidia-vulkan-icd",
 )
 MORE_PACKAGES = {"550": ("libnvidia-gpucomp",)}
 # Their postinst scripts make the links through /etc/alternatives, in this order.
@@ -57,6 +81,8 @@ for script in /postinst/*; do
         sh "$script" triggered register-glx-alternative-nvidia--pong
 done
 rm -r /postinst /usr/local/bin/dpkg-trigger
+# As the C library for 32-bit programs has it.
+echo /usr/lib/i386-linux-gnu > /etc/ld.so.conf.d/i386-linux-gnu.conf
 ldconfig
 """
 
@@ -79,9 +105,10 @@ class RealDriver:
         return self.directory / name
 
     def shipped(self, pattern: str) -> dict[str, Path]:
-        """Return the packages' regular files whose name matches, by name."""
-        files = self.root("bare").rglob(pattern)
-        return {path.name: path for path in files if path.is_file() and not path.is_symlink()}
+        """Return the packages' regular files whose name matches, by path below the root."""
+        bare = self.root("bare")
+        files = [path for path in bare.rglob(pattern) if path.is_file() and not path.is_symlink()]
+        return {f"/{path.relative_to(bare)}": path for path in files}
 
 
 class KernelSide(Driver):
@@ -103,8 +130,10 @@ class KernelSide(Driver):
 
 
 def real_driver(branch: str) -> RealDriver:
-    """Return the driver of a branch (a key of SUITES), downloading about 50 MB the first time."""
-    with packages.cache(f"real-driver-{branch}") as directory:
+    """Return the driver of a branch (a key of SUITES), downloading about 350 MB the first time."""
+    # Another list of packages, or another way to lay them out, is another driver.
+    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    with packages.cache(f"real-driver-{branch}-{digest}") as directory:
         if not directory.exists():
             work = directory.with_name(f"{directory.name}.partial")
             _remove(work)
@@ -141,14 +170,21 @@ def _build(branch: str, work: Path) -> None:
 
 
 def _download(branch: str, scratch: Path) -> dict[str, Path]:
-    """Return the packages by name."""
-    apt = packages.isolated_apt(scratch / "apt", SUITES[branch], "contrib non-free")
+    """Return the packages by name; those for 32-bit programs are called ``libcuda1:i386``."""
+    apt = packages.isolated_apt(scratch / "apt", SUITES[branch], "main contrib non-free")
+    both = (*BOTH_PACKAGES, *MORE_PACKAGES.get(branch, ()))
+    names = [*PACKAGES, *both, *ALTERNATIVES]
+    if platform.machine() == "x86_64":
+        apt += ["-o", "APT::Architectures::=amd64", "-o", "APT::Architectures::=i386"]
+        names += [f"{name}:i386" for name in both]
     run("apt-get", *apt, "update")
-    names = (*PACKAGES, *MORE_PACKAGES.get(branch, ()), *ALTERNATIVES)
     target = scratch / "packages"
     target.mkdir()
     run("apt-get", *apt, "download", *names, directory=target)
-    found = {path.name.partition("_")[0]: path for path in sorted(target.glob("*.deb"))}
+    found = {}
+    for path in sorted(target.glob("*.deb")):
+        suffix = ":i386" if path.stem.endswith("_i386") else ""
+        found[path.name.partition("_")[0] + suffix] = path
     assert found.keys() == set(names)
     return found
 

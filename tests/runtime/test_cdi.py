@@ -1,15 +1,10 @@
 """CDI devices in real containers: of other vendors by nvhook-runtime, and nvhook's own specs."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from nvhook.core.oci_cdi import additions_of
-from nvhook.formats.oci import parse_document
-from nvhook.formats.oci_edit import add
-from nvhook.host import cdi_registry
+from tests.runtime.cdi_specs import generate, inject
 from tests.runtime.expectations import (
     COMPUTE,
     ask_everything,
@@ -120,19 +115,6 @@ def test_a_hook_can_not_give_it(runc, bundles):
 # ---- nvhook's own specs, put into config.json as an engine would ----
 
 
-def _generate(driver, settings: Path, output: Path, *options: str) -> None:
-    command = [driver.launcher, "cdi", "generate", "--config", settings, "--output", output]
-    subprocess.run([*command, *options], check=True, capture_output=True)
-
-
-def _inject(bundle, specs: Path, *names: str) -> None:
-    """Do what an engine that knows CDI does."""
-    edits = cdi_registry.resolve(names, [str(specs)])
-    text = json.dumps(bundle.config)
-    additions = additions_of(edits, ())
-    bundle.config = json.loads(add(text, parse_document(text.encode()), additions))
-
-
 @pytest.mark.parametrize(
     ("names", "gpus"),
     [
@@ -146,9 +128,9 @@ def test_a_spec_gives_its_gpus_and_no_others(each_engine, bundles, driver, place
     bundle.config.pop("hooks")
     bundle.ask("NVIDIA_VISIBLE_DEVICES=all")  # as a CUDA image says: the spec's void counts
     (place / "cdi").mkdir()
-    _generate(driver, bundle.settings, place / "cdi/nvidia.yaml")
+    generate(driver.launcher, bundle.settings, place / "cdi/nvidia.yaml")
     ask_everything(bundle)
-    _inject(bundle, place / "cdi", *[name.format(uuid=driver.gpus[1].uuid) for name in names])
+    inject(bundle, place / "cdi", *[name.format(uuid=driver.gpus[1].uuid) for name in names])
 
     result = each_engine.start(bundle)
 
@@ -160,9 +142,9 @@ def test_the_specs_hook_does_what_a_spec_can_not_say(runc, bundles, driver, plac
     bundle = bundles(runc, debian)
     bundle.config.pop("hooks")
     (place / "cdi").mkdir()
-    _generate(driver, bundle.settings, place / "cdi/nvidia.json")
+    generate(driver.launcher, bundle.settings, place / "cdi/nvidia.json")
     bundle.args("/bin/sh", "-c", "nvidia-smi -L; /sbin/ldconfig -p | grep -c 'libcuda.so.*64)'")
-    _inject(bundle, place / "cdi", "nvidia.com/gpu=3", "nvidia.com/gpu=1")
+    inject(bundle, place / "cdi", "nvidia.com/gpu=3", "nvidia.com/gpu=1")
 
     result = runc.start(bundle)
 
@@ -177,9 +159,9 @@ def test_an_engines_cdi_and_the_handler_give_it_once(handler, bundles, driver, p
     bundle.config.pop("hooks")
     bundle.config["annotations"] = {"cdi.k8s.io/x": "nvidia.com/gpu=1"}
     (place / "cdi").mkdir()
-    _generate(driver, bundle.settings, place / "cdi/nvidia.json")
+    generate(driver.launcher, bundle.settings, place / "cdi/nvidia.json")
     ask_everything(bundle)
-    _inject(bundle, place / "cdi", "nvidia.com/gpu=1")
+    inject(bundle, place / "cdi", "nvidia.com/gpu=1")
 
     result = handler.start(bundle)
 

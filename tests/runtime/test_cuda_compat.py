@@ -17,12 +17,6 @@ NEWER, OLDER = "590.44.01", "535.104.05"
 HOST = "/usr/lib64/libcuda.so.1"
 
 
-@pytest.fixture(params=["hook", "runtime"])
-def started_by(request, runc, handler):
-    """The hook in runc's config.json, and nvhook-runtime in front of runc."""
-    return runc if request.param == "hook" else handler
-
-
 def library(soname: str, drivers: list[int] | None = None) -> bytes:
     image = shared_library(ABI, soname, "the image's")
     return image if drivers is None else with_note(image, drivers)

@@ -210,12 +210,12 @@ def test_a_glibc_image_gets_no_musl_file(runc, bundles):
     assert sorted(os.listdir(bundle.root / "etc")) == ["OpenCL", "ld.so.cache"]
 
 
-def test_compat32_adds_the_32_bit_libraries(runc, bundles):
-    bundle = bundles(runc)
+def test_compat32_adds_the_32_bit_libraries(each_engine, bundles):
+    bundle = bundles(each_engine)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_DRIVER_CAPABILITIES=compute,compat32")
     bundle.args("/probe", "type", f"/usr/lib/{CUDA}", "open", "/usr/lib/libcuda.so.1")
 
-    answers = runc.start(bundle).answers
+    answers = each_engine.start(bundle).answers
 
     assert answers == {f"type /usr/lib/{CUDA}": "file", "open /usr/lib/libcuda.so.1": "OK"}
     cache = ldcache.parse((bundle.root / "etc/ld.so.cache").read_bytes())

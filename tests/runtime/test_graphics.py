@@ -8,12 +8,6 @@ DRI = [f"card{index + 1}" for index in range(4)] + [f"renderD{128 + index}" for 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
-@pytest.fixture(params=["hook", "runtime"])
-def started_by(request, runc, handler):
-    """The hook in runc's config.json, and nvhook-runtime in front of runc."""
-    return runc if request.param == "hook" else handler
-
-
 @pytest.mark.parametrize("capability", ["graphics", "display"])
 def test_only_the_render_nodes_of_the_selected_gpus(started_by, bundles, driver, capability):
     bundle = bundles(started_by)

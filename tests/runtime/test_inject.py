@@ -289,11 +289,103 @@ def test_a_wider_rule_is_revoked_or_said_to_stay(live):
     container = live(change=_allow(None))
     assert container.opens(1, 2, at="nodes") == ["ENXIO", "ENXIO"]
 
-    left = container.eject("1")["left"]
+    result = container.nvhook("eject", "--gpus", "1", "--json")
 
     opened = container.opens(1, 2, at="nodes")
     assert opened[1] == "ENXIO"
-    assert (opened[0] == "ENXIO") == any("wider" in each["why"] for each in left)
+    stays = opened[0] == "ENXIO"
+    _assert_says(result, stays, "a wider rule (c MAJOR:* rw) allows it")
+    assert stays == (container.rules() != "")
+
+
+def test_a_container_that_may_open_everything_can_still_do_so(live):
+    """In v1 all is undone, and the exit status says that this is not enough; v2 has denials."""
+    container = live(change=_allow_all)
+    before = container.snapshot()
+    container.inject("1")
+    assert container.smi() == [container.driver.gpus[1].uuid]
+
+    result = container.nvhook("eject", "--gpus", "1", "--json")
+
+    after = container.snapshot()
+    if container.rules():
+        assert after == before
+        assert "nothing done" in container.nvhook("eject", "--gpus", "1").stdout
+    else:
+        assert (after["mounts"], after["files"]) == (before["mounts"], before["files"])
+    assert container.opens(1, 2, at="nodes") == ["ENXIO" if container.rules() else "EPERM", "ENXIO"]
+    _assert_says(result, container.rules() != "", "the container may open every device")
+    assert json.loads(result.stdout)["gpus"] == [container.driver.gpus[1].pci_bus_id]
+
+
+def _allow_all(bundle) -> None:
+    bundle.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+
+
+def _assert_says(result, stays: bool, why: str) -> None:
+    """Check that a script can see whether access was taken, and a person why not."""
+    done = json.loads(result.stdout)
+    assert done["revoked"] is not stays
+    assert any(why in each["why"] for each in done["left"]) is stays
+    assert result.returncode == (1 if stays else 0)
+    assert len(result.stderr.splitlines()) == result.returncode
+    assert (why in result.stderr) is stays
+
+
+@pytest.mark.parametrize("access", ["r", "w", "m", "rwm"])
+def test_an_older_rule_for_a_part_of_the_access(live, driver, access):
+    """A failed inject leaves it, eject takes the device whoever gave it, inject gives it back."""
+    container = live(change=_allow(driver.gpus[1].minor, access))
+    before = container.snapshot()
+    result = container.nvhook("inject", "--gpus", "1", env=("NVHOOK_FAULT=20",))
+    assert result.returncode in {-9, 137}
+    container.reconcile()
+    assert container.snapshot() == before
+
+    container.inject("1")
+    assert container.opens(1, 2, at="nodes") == ["ENXIO", "EPERM"]
+    done = container.eject("1")
+
+    gone = [] if access == "m" else [driver.gpus[1].pci_bus_id]
+    assert done["given_at_creation"] == gone
+    assert container.opens(1, at="nodes") == ["EPERM"]
+    container.inject("1")
+    assert container.opens(1, at="nodes") == ["ENXIO"]
+
+
+@pytest.mark.parametrize("fault", [12, 40])
+def test_older_rules_in_a_v1_cgroup_below_are_given_back(live, driver, fault):
+    """A denial above takes them: what was listed is listed again."""
+    container = live(change=_allow(None, "r"))
+    before = container.snapshot()
+    below = container.make_cgroup(1, "below")
+    rule = f"c 195:{driver.gpus[1].minor} r"
+    if below is not None:
+        (below / "devices.deny").write_text("c 195:* r")
+        (below / "devices.allow").write_text(rule)
+        listed = (below / "devices.list").read_text()
+        assert rule in listed
+
+    result = container.nvhook("inject", "--gpus", "1", env=(f"NVHOOK_FAULT={fault}",))
+    assert result.returncode in {-9, 137}
+    container.reconcile()
+
+    if below is not None:
+        assert (below / "devices.list").read_text() == listed
+    container.remove_cgroup(1, "below")
+    assert container.snapshot() == before
+
+
+def test_a_failed_inject_does_not_give_back_what_was_ejected_before(live, driver):
+    container = live(change=_allow(driver.gpus[1].minor))
+    container.eject("1")
+    container.bundle.put("/usr/bin", b"not a directory")
+    before = container.snapshot()
+
+    assert container.nvhook("inject", "--gpus", "1").returncode == 1
+
+    assert container.opens(1, at="nodes") == ["EPERM"]
+    assert container.snapshot() == before
 
 
 def test_a_mount_that_the_host_shares_is_not_unmounted(live, driver, place):

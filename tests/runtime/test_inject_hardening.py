@@ -10,6 +10,8 @@ import pytest
 
 from nvhook import config, pipeline
 from nvhook.core.edits import DeviceNode, Mount, Symlink
+from tests.runtime.hung_fuse import HungFuse
+from tests.runtime.live import Live
 
 CYCLES = Path(__file__).with_name("live_cycles.py")
 
@@ -145,3 +147,36 @@ def test_a_container_that_fights_back(live, compiled, driver, user):
     assert len(seen) >= 4
     container.nvhook("eject")
     assert container.opens(1, at="nodes") == ["EPERM"]
+
+
+@pytest.mark.parametrize("greets", [False, True], ids=["never-reads", "never-answers"])
+def test_a_file_system_that_does_not_answer(runc, bundles, greets, require):
+    """It holds nobody up for longer than it is allowed to, and nothing is given then."""
+    require(Path("/dev/fuse").exists(), "needs FUSE")
+    bundle = bundles(runc)
+    del bundle.config["hooks"]
+    bundle.put("/usr/bin/present")
+    container = Live(runc, bundle)
+    try:
+        before = container.snapshot()
+        hung = HungFuse(container.pid, "/usr/bin", greets)
+        try:
+            began = time.monotonic()
+            for _ in range(2):
+                result = container.nvhook("inject", "--gpus", "1", "--timeout", "1")
+                assert result.returncode == 1
+                assert "has not ended within 1 s" in result.stderr
+                assert len(result.stderr.splitlines()) == 1
+                assert container.opens(1, at="nodes") == ["EPERM"]
+            assert time.monotonic() - began < 30
+        finally:
+            hung.end()
+
+        container.reconcile()
+
+        assert container.snapshot() == before
+        assert container.journals() == []
+        container.inject("1")
+        assert container.opens(1) == ["ENXIO"]
+    finally:
+        container.delete()

@@ -1,16 +1,10 @@
 """MIG devices in real containers: their two capabilities and their GPU, no sibling's."""
 
-import json
-import subprocess
-
 import pytest
 
 from nvhook import config, pipeline
 from nvhook.core.mig import node_names
-from nvhook.core.oci_cdi import additions_of
-from nvhook.formats.oci import parse_document
-from nvhook.formats.oci_edit import add
-from nvhook.host import cdi_registry
+from tests.runtime.cdi_specs import generate_and_inject
 from tests.runtime.expectations import ALLOWED, COMPUTE, ask_everything, assert_reaches
 
 
@@ -75,7 +69,7 @@ def test_a_cdi_spec_gives_exactly_what_is_asked_for(each_engine, make, migs, pla
     bundle = make(each_engine, "NVIDIA_VISIBLE_DEVICES=all")  # the spec's void counts
     bundle.config.pop("hooks")
     wanted = [name.format(uuid=migs["2:1"].uuid) for name in names]
-    _generate_and_inject(bundle, place, wanted)
+    generate_and_inject(bundle, place, wanted)
     ask_everything(bundle)
 
     result = each_engine.start(bundle)
@@ -84,17 +78,6 @@ def test_a_cdi_spec_gives_exactly_what_is_asked_for(each_engine, make, migs, pla
     gpus = (0, 1, 2, 3) if "all" in names else ()
     control = {name for device in given for name in node_names(device)}
     assert_reaches(bundle, result, gpus, (*COMPUTE, "nvidia-modeset", *control))
-
-
-def _generate_and_inject(bundle, place, names) -> None:
-    specs = place / "cdi"
-    specs.mkdir()
-    command = [bundle.driver.launcher, "cdi", "generate", "--config", bundle.settings]
-    output = specs / "nvidia.json"
-    subprocess.run([*command, "--output", output], check=True, capture_output=True)
-    edits = cdi_registry.resolve([f"nvidia.com/gpu={name}" for name in names], [str(specs)])
-    text = json.dumps(bundle.config)
-    bundle.config = json.loads(add(text, parse_document(text.encode()), additions_of(edits, ())))
 
 
 @pytest.mark.parametrize("asked", ["0:3", "1:0", "MIG-00000000-0000-0000-0000-000000000000"])
@@ -120,7 +103,7 @@ def test_the_container_sees_the_files_of_its_own_capabilities(runc, make, migs, 
     bundle = make(runc, "NVIDIA_VISIBLE_DEVICES=2:1")
     if via == "cdi":
         bundle.config.pop("hooks")
-        _generate_and_inject(bundle, place, ["2:1"])
+        generate_and_inject(bundle, place, ["2:1"])
     bundle.show_proc_driver()
     bundle.link("/bin/find", "busybox")
     bundle.args("/bin/sh", "-c", CAPABILITIES)

@@ -9,12 +9,6 @@ from tests.runtime.expectations import ALLOWED, DENIED
 CUDA = "NVIDIA_REQUIRE_CUDA"
 
 
-@pytest.fixture(params=["hook", "runtime"])
-def started_by(request, runc, handler):
-    """The hook in runc's config.json, and nvhook-runtime in front of runc."""
-    return runc if request.param == "hook" else handler
-
-
 def test_an_image_for_a_newer_cuda_is_refused(started_by, bundles):
     bundle = bundles(started_by)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=0", f"{CUDA}=cuda>=12.5 brand=tesla,driver>=550")

@@ -59,7 +59,7 @@ def no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the machine's own configuration, cache and driver out of the tests."""
     monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "run"))
     monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "etc/config.toml"))
-    monkeypatch.setattr(pipeline, "inventory", lambda _config: INVENTORY)
+    monkeypatch.setattr(pipeline, "inventory", lambda *_arguments: INVENTORY)
     monkeypatch.delenv("NVHOOK_DEBUG", raising=False)
 
 
@@ -118,9 +118,10 @@ def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     assert asked == [("1", "compute", config.Config())]
     document = json.loads(result.stdout)
-    edits = document.pop("edits")
+    edits, missed = document.pop("edits"), document.pop("not_found")
     assert document == {
         "gpu_container": True,
+        "asked_by": "--gpus",
         "devices": [
             {
                 "kind": "gpu",
@@ -150,7 +151,21 @@ def test_plan_json(monkeypatch: pytest.MonkeyPatch) -> None:
         "mode": 0o666,
         "uid": 0,
         "gid": 0,
+        "why": "GPU 1",
     }
+    assert edits[2]["why"] == "compute"
+    by_name = {each["name"]: each for each in missed}
+    assert "libcuda.so" not in by_name
+    assert by_name["nvidia-uvm-tools"] == {
+        "kind": "node",
+        "looked_in": ["/dev"],
+        "name": "nvidia-uvm-tools",
+        "needed_by": ["compute"],
+    }
+    compiler = by_name["libnvidia-ptxjitcompiler.so"]
+    assert (compiler["kind"], compiler["needed_by"]) == ("library", ["compute"])
+    assert {"/d[b]/etc/ld.so.cache", "/d[b]/usr/lib64"} <= {*compiler["looked_in"]}
+    assert not any("smi" in name for name in by_name)  # utility was not asked for
     assert edits[5]["libraries"] == [
         {"name": "libcuda.so.1", "container_path": "/lib/libcuda.so.1", "flags": 0x303}
     ]
@@ -164,6 +179,8 @@ def test_plan_for_people_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GPU 1" in lines["device-node"]
     assert lines["mount"].rstrip().endswith("compute")
     assert "/lib/libcuda.so.1 -> libcuda.so.550" in lines["symlink"]
+    assert "libnvidia-ptxjitcompiler.so, " in lines["library"]
+    assert "looked in /d[b]/etc/ld.so.cache /d[b]/usr/lib64" in lines["library:"]
 
 
 def test_plan_of_a_container_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +189,12 @@ def test_plan_of_a_container_without_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
         "gpu_container": False,
+        "asked_by": "",
         "devices": [],
         "driver_capabilities": [],
         "requirements": [],
         "edits": [],
+        "not_found": [],
     }
     assert invoke("plan", "--bundle", "/b").stdout == "not a GPU container: nothing to do\n"
 

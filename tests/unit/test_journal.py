@@ -38,7 +38,7 @@ def test_committed_steps_are_read_back(tmp_path: Path) -> None:
     again = _open(tmp_path)
 
     assert again.steps == STEPS
-    assert (again.work, again.gpus) == (None, ("bus",))
+    assert (again.work, again.owners) == (None, ("bus",))
     again.close()
     assert journal.names(str(tmp_path)) == (NAME,)
 

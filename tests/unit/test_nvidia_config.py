@@ -75,7 +75,8 @@ def run(*arguments: str) -> Result:
         ("[nvidia-container-cli]\nno-cgroups = true", "device-rules", ""),
         ('[nvidia-container-runtime]\ndebug = "/dev/null"', "", ""),
         ('[nvidia-container-runtime]\nlog-level = "trace"', "log-level", ""),
-        ('[nvidia-container-runtime]\nmode = "csv"', "", "no equivalent"),
+        ('[nvidia-container-runtime]\nmode = "csv"', "", "nvhook sees what machine"),
+        ('[nvidia-container-runtime]\nmode = "new"', "", "no equivalent"),
         (
             '[nvidia-container-cli]\ndebug = "/a"\n[nvidia-container-runtime]\ndebug = "/b"',
             "log-path",

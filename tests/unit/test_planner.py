@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from nvhook.cli.plan import _why
-from nvhook.core import catalog
+from nvhook.core import catalog, explain
 from nvhook.core.edits import (
     AdditionalGid,
     CgroupRule,
@@ -17,7 +16,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.core.inventory import DrmNode, Gpu, HostFile, HostNode, Inventory, Library
-from nvhook.core.layout import container_layout
+from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
 from nvhook.errors import HostError
 
@@ -121,7 +120,7 @@ def test_an_unlisted_library_goes_to_compute_and_utility(capability: str, is_the
     assert ("libnvidia-new.so" in libraries_of(made)) is is_there
     for edit in made.edits:
         if isinstance(edit, Mount) and "libnvidia-new" in edit.container_path:
-            assert _why(edit, GPUS, (capability,)).startswith("unlisted: ")
+            assert explain.why(edit, GPUS, (capability,)).startswith("unlisted: ")
 
 
 def test_links_of_graphics() -> None:
@@ -155,6 +154,29 @@ def test_a_file_stands_at_its_name_for_who_needs_it(group: str, capabilities: se
     for capability in catalog.CAPABILITIES:
         edit = Mount("/d/opt/y.json", "/etc/x/y.json")
         assert (edit in plan(host, capability).edits) is (capability in capabilities), capability
+
+
+def test_a_library_is_where_a_manifest_names_it_unless_it_is_there_anyway() -> None:
+    path = f"/d/usr/lib64/libGLX_nvidia.so.{VERSION}"
+    file = HostFile("named", "/usr/lib64/libGLX_nvidia.so.0", path[2:], path)
+    host = inventory(library(catalog.GLVND), files=(file,))
+    mount = Mount(path, "/usr/lib64/libGLX_nvidia.so.0")
+    assert mount in plan(host, "graphics").edits
+    assert mount not in plan(host, "compute").edits
+    for layout in (container_layout("x86_64", False, False), ContainerLayout()):
+        assert mount not in plan_request(("graphics",), GPUS[:1], host, layout).edits
+
+
+def test_ctk1563_each_link_by_path_is_made_once() -> None:
+    names = {"card1": "card", "renderD128": "render"}
+    drm = tuple(
+        DrmNode(gpu.pci_bus_id, node(f"dri/{name}", 226, 1), f"pci-{gpu.pci_bus_id}-{kind}")
+        for gpu in GPUS
+        for name, kind in names.items()
+    )
+    made = plan(inventory(drm=drm), "display", "graphics", gpus=GPUS)
+    links = [e for e in made.edits if isinstance(e, Symlink) and "by-path" in e.container_path]
+    assert len(links) == len({link.container_path for link in links}) == 4
 
 
 def test_xorgs_glx_module_has_its_link() -> None:

@@ -147,6 +147,7 @@ def test_mig_devices_of_different_gpus_before_two_of_one() -> None:
     )
     resource = Resource("nvidia.com/mig-1g.10gb", parts, {})
     assert ask(resource, 2) == ("MIG-00", "MIG-10")
+    assert ask(resource, 2, policy="packed") == ("MIG-00", "MIG-10")
     assert ask(resource, 1, available=["MIG-01", "MIG-10", "MIG-11", "MIG-12"]) == ("MIG-10",)
     packed = ask(resource, 1, available=["MIG-01", "MIG-10", "MIG-11", "MIG-12"], policy="packed")
     assert packed == ("MIG-01",)

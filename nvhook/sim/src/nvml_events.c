@@ -72,27 +72,37 @@ int nvmlDeviceRegisterEvents(Device device, unsigned long long types, struct eve
     return rc;
 }
 
-static int look(struct event_set *set, struct event_data *data) {
-    int rc;
-    struct sim_machine *read = now(&rc);
-    for (unsigned i = 0; !rc && i < machine.count; i++) {
+/* The next event of those GPUs that fail, or of those that do not. */
+static int next_of(struct event_set *set, const struct sim_machine *read, int failing,
+                   struct event_data *data) {
+    for (unsigned i = 0; i < machine.count; i++) {
         const struct sim_gpu *gpu = &read->gpus[i];
-        if (!set->registered[i])
+        if (!set->registered[i] || (error_of(gpu) != NVML_SUCCESS) != failing)
             continue;
         if (set->told[i] < gpu->xid_count) {
             const struct sim_xid *xid = &gpu->xids[set->told[i]++];
             *data = (struct event_data){&machine.gpus[i], EVENT_XID, xid->number, xid->gi, xid->ci};
-            free(read);
             return NVML_SUCCESS;
         }
         if (set->told[i] > gpu->xid_count) /* the state file was written anew */
             set->told[i] = gpu->xid_count;
     }
-    for (unsigned i = 0; !rc && i < machine.count; i++)
-        if (set->registered[i])
+    return NVML_ERROR_TIMEOUT;
+}
+
+/* A lost GPU's last words come before the error, and no other GPU's while it is in the set. */
+static int look(struct event_set *set, struct event_data *data) {
+    int rc;
+    struct sim_machine *read = now(&rc);
+    if (!rc)
+        rc = next_of(set, read, 1, data);
+    for (unsigned i = 0; rc == NVML_ERROR_TIMEOUT && i < machine.count; i++)
+        if (set->registered[i] && error_of(&read->gpus[i]))
             rc = error_of(&read->gpus[i]);
+    if (rc == NVML_ERROR_TIMEOUT)
+        rc = next_of(set, read, 0, data);
     free(read);
-    return rc ? rc : NVML_ERROR_TIMEOUT;
+    return rc;
 }
 
 static long long milliseconds(void) {

@@ -1,0 +1,113 @@
+"""Undo what inject's journal says, for eject and for an inject that has failed or was killed."""
+
+from nvhook.errors import ContainerError, FormatError
+from nvhook.formats import ldcache
+from nvhook.journal import MOUNT, RULES, boundary, rules_of
+from nvhook.kernel.live_root import digest
+from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
+from nvhook.loader_cache import LD_SO_CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvhook.journal import Step, Work
+    from nvhook.kernel.live_root import LiveRoot
+    from nvhook.live_container import LiveContainer
+
+Left = tuple[str, str]  # what stays, and why
+
+
+def undo(container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | None") -> list[Left]:
+    """Undo steps, rules first; doing it again changes nothing.
+
+    work: the unfinished work of a process that was killed, or of this one.
+    """
+    undo_rules(container, steps)
+    return undo_files(container, steps, work)
+
+
+def undo_rules(container: "LiveContainer", steps: "Iterable[Step]") -> None:
+    """Take device rules back, in each cgroup the newest first."""
+    rules = [step for step in steps if step.kind == RULES][::-1]
+    # A denial in v1 reaches the directories below, where it may take more than was given there.
+    for step in sorted(rules, key=lambda step: step.path.count("/")):
+        before = step.old if isinstance(step.old, str) else ""
+        given = rules_of(step.new), rules_of(before)
+        container.access.take_back(*given, step.path, step.numbers[0])
+        boundary()
+
+
+def undo_files(
+    container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | None"
+) -> list[Left]:
+    """Take back mounts, links and files, the newest first."""
+    left: list[Left] = []
+    inside = [step for step in reversed(steps) if step.kind != RULES]
+    if not inside:
+        return left
+    contents: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.kind == CONTENT:
+            contents.setdefault(step.path, []).append(step)
+    libraries = {step.path for step in steps if step.kind in {MOUNT, LINK}}
+    with container.process.mount_namespace():
+        for step in inside:
+            try:  # what the container does to its own files must not hold up the rest
+                if work is not None and step.kind in {CONTENT, LINK}:
+                    container.rootfs.remove_temporary(step.path, work.writer)
+                if step.kind == CONTENT:
+                    same = contents.pop(step.path, [])
+                    why = _give_back(container.rootfs, step.path, same, libraries)
+                else:
+                    why = _undo(container.rootfs, step)
+            except ContainerError as error:
+                why = error.message
+            if why:
+                left.append((step.path, why))
+            boundary()
+    container.rootfs.forget()
+    return left
+
+
+def _undo(rootfs: "LiveRoot", step: "Step") -> str:
+    if step.kind == MOUNT:
+        device, inode = step.numbers
+        return rootfs.unmount(step.path, (device, inode))
+    if step.kind in {DIRECTORY, FILE}:
+        return rootfs.remove(step.path, step.kind)
+    if step.kind == LINK and not isinstance(step.old, OldFile):
+        return rootfs.give_back_link(step.path, step.new, step.old)
+    raise FormatError(f"the journal has a step of an unknown kind: {step.kind}")
+
+
+def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "set[str]") -> str:
+    """Give a file back as it was before the first of steps (oldest first)."""
+    if not steps:  # done with a newer step of the same file
+        return ""
+    first = steps[0].old
+    old = first if isinstance(first, OldFile) else None
+    now = rootfs.read(path, ldcache.MAX_BYTES)
+    if now is None or (old is not None and now == old.data):
+        return ""
+    if steps[-1].new in {"", digest(now)}:
+        return rootfs.give_back_file(path, old)
+    known = {step.new for step in steps[:-1]}
+    if digest(now) in known:
+        return rootfs.give_back_file(path, old)
+    if path != LD_SO_CACHE:
+        return "the container has changed it since"
+    # The container ran its own ldconfig: only what is ours goes.
+    try:
+        cache = ldcache.parse(now)
+        entries = [entry for entry in cache.entries if not _is_ours(entry.path, libraries)]
+        if len(entries) == len(cache.entries):
+            return ""
+        data = ldcache.render(cache.replace(entries=tuple(entries)))
+    except FormatError as error:
+        return str(error)
+    return rootfs.give_back_file(path, OldFile(data, 0o644, rootfs.owner))
+
+
+def _is_ours(path: str, libraries: "set[str]") -> bool:
+    return path in libraries or f"/usr{path}" in libraries
