@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engines.inside import assert_gets_nothing
+from tests.engines.inside import assert_gets, assert_gets_nothing
 from tests.kubelet.real.looks import STAY, assert_sees_what_it_was_given, failing, looking, seen
 from tests.runtime.expectations import COMPUTE
 
@@ -11,6 +11,19 @@ TIME_SLICING = """\
 version: v1
 sharing:
   timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 4
+"""
+
+SHARED = "nvidia.com/gpu.shared"
+MPS = """\
+version: v1
+flags:
+  mpsRoot: /run/nvidia/mps
+sharing:
+  mps:
+    renameByDefault: true
     resources:
     - name: nvidia.com/gpu
       replicas: 4
@@ -159,3 +172,22 @@ def test_other_ways_to_tell_the_runtime_give_the_same(node, start, driver, nvhoo
     control = (*COMPUTE, *more)
     given = [assert_sees_what_it_was_given(node, driver, pod, GPU, control) for pod in pods]
     assert [len(uuids) for uuids in given] == [1, 2]
+
+
+def test_pods_that_share_a_gpu_by_mps_reach_its_daemon_and_one_memory(node, start, driver):
+    uuid = driver.gpus[2].uuid
+    plugin = start(node, "--include-devices", "2", file=MPS)
+    assert plugin.wait(SHARED, 4) == {f"{uuid}::{n}" for n in range(4)}
+    shell, option, script, *rest = looking(driver)
+    memory = "[ -e /dev/shm/first ] && echo 'is = shared' || >/dev/shm/first"
+    reach = f'[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo "daemon = there"\n{memory}'
+    outputs = []
+
+    for _ in range(2):
+        pod = node.add([shell, option, f"{reach}\n{script}", *rest], {SHARED: 1})
+        outputs.append(seen(node, pod))
+
+    first, second = outputs
+    assert first.startswith("daemon = there\n")
+    assert second == first.replace("there\n", "there\nis = shared\n", 1)
+    assert_gets(driver, first.removeprefix("daemon = there\n"), [2])
