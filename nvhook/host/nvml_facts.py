@@ -104,7 +104,8 @@ def ask(library: str) -> Facts:
 
 def parse(lines: "Iterable[str]") -> Facts:
     """Return the facts in lines of ``tell``; others are ignored."""
-    from nvhook.formats.proc_driver import is_decimal, normalize_uuid
+    from nvhook.formats.gpu_information import normalize_uuid
+    from nvhook.formats.proc_driver import is_decimal
 
     found = Facts("", {}, {})
     for line in lines:

@@ -18,7 +18,7 @@
 from dataclasses import dataclass
 
 from nvhook.errors import FormatError
-from nvhook.formats.proc_driver import normalize_bus_id
+from nvhook.formats.gpu_information import normalize_bus_id
 
 NONE = "-"
 MIG = "mig"

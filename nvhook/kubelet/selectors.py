@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from nvhook.core.inventory import Device, MigDevice
 from nvhook.errors import FormatError
-from nvhook.formats.proc_driver import parse_bus_id
+from nvhook.formats.gpu_information import parse_bus_id
 
 
 def matches(device: Device, selector: str) -> bool:
