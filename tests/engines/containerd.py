@@ -27,13 +27,16 @@ snapshotter = "overlayfs"
 
 
 class Containerd:
-    """The daemon; its CRI has the handler runc, and nvidia by ``nvhook configure``."""
+    """The daemon; its CRI has the handler runc, and nvidia by ``nvhook configure``.
 
-    def __init__(self, host: Host, archive: Path, nvhook: Path) -> None:
+    ``options`` are further ones of that command.
+    """
+
+    def __init__(self, host: Host, archive: Path, nvhook: Path, *options: str) -> None:
         self.host = host
         config = host.directory / "containerd.toml"
         config.write_text(CONFIG.format(directory=host.directory, socket=SOCKET, pause=PAUSE))
-        host.call(nvhook, "configure", "containerd", "--file", config)
+        host.call(nvhook, "configure", "containerd", "--file", config, *options)
         host.start("containerd", "--config", config, socket=SOCKET)
         # The socket is there before all services are.
         host.wait(lambda: self.ctr("version", check=False).returncode == 0)

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from grpc_tools import protoc
-
+from tests.engines.grpc_client import Client
 from tests.engines.images import PLAIN
 
 PROTO = Path(__file__).with_name("cri.proto")
@@ -18,40 +15,12 @@ NODE = 2  # NamespaceMode: a pod in the host's network needs no CNI
 COUNTER = itertools.count()
 
 
-class Cri:
-    """The service of cri.proto at a socket. Names and fields are the file's."""
+class Cri(Client):
+    """The service of cri.proto at a socket."""
 
     def __init__(self, socket: Path, cgroup: str, directory: Path) -> None:
-        compiled = directory / "cri.binpb"
-        options = [f"--proto_path={PROTO.parent}", f"--descriptor_set_out={compiled}"]
-        assert protoc.main(["protoc", *options, PROTO.name]) == 0
-        (file,) = descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes()).file
-        pool = descriptor_pool.DescriptorPool()
-        pool.Add(file)
-        service = pool.FindServiceByName("runtime.v1.RuntimeService")
-        self._methods = {method.name: method for method in service.methods}
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        super().__init__(PROTO, "runtime.v1.RuntimeService", socket, directory)
         self._cgroup = cgroup
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
-
-    def call(self, name: str, **fields: Any) -> Any:
-        """Call a method with a request of these fields; nested messages are dictionaries.
-
-        Raises: grpc.RpcError.
-        """
-        method = self._methods[name]
-        request, answer = map(
-            message_factory.GetMessageClass, (method.input_type, method.output_type)
-        )
-        stub = self._channel.unary_unary(
-            f"/{method.containing_service.full_name}/{name}",
-            request_serializer=request.SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        return stub(request(**fields), timeout=60)
 
     @contextmanager
     def pod(self, handler: str) -> Iterator["Pod"]:

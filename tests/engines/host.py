@@ -4,6 +4,7 @@ What the engine writes to /etc, /opt, /run and /dev/shm, its default paths, the 
 With the namespaces go its daemons, mounts and sockets, even if the tests are killed.
 """
 
+import os
 import subprocess
 import tempfile
 import time
@@ -53,9 +54,9 @@ class Host(View):
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}{self.logs()}"
         return done
 
-    def start(self, *command: str | Path, socket: str) -> None:
-        """Start a daemon and wait until it answers at its socket; it ends with the host."""
-        with (self.directory / f"{Path(command[0]).name}.log").open("w") as log:
+    def start(self, *command: str | Path, socket: str = "/") -> subprocess.Popen[bytes]:
+        """Start a daemon and wait until its socket is there; it ends with the host."""
+        with (self.directory / f"{Path(command[0]).name}.log").open("a") as log:
             daemon = subprocess.Popen(
                 [*self.prefix, *self._in_environment(command)],
                 stdin=subprocess.DEVNULL,
@@ -65,10 +66,19 @@ class Host(View):
         self.daemons.append(daemon)
         self.wait(lambda: daemon.poll() is not None or self.path(Path(socket)).exists())
         assert daemon.poll() is None, f"{command[0]} ended at once: {self.logs()}"
+        return daemon
 
-    def wait(self, condition: Callable[[], bool], state: Callable[[], str] = str) -> None:
+    def signal(self, daemon: subprocess.Popen[bytes], number: int) -> None:
+        """Send a signal to a daemon: what was started is nsenter, which waits for it."""
+        children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), number)
+
+    def wait(
+        self, condition: Callable[[], bool], state: Callable[[], str] = str, seconds: float = 15
+    ) -> None:
         """Wait until something is so; ``state`` tells how it is instead."""
-        end = time.monotonic() + 15
+        end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"still: {state()}\n{self.logs()}"
             time.sleep(0.02)

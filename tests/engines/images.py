@@ -6,10 +6,11 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.runtime.bundle import flat
 from tests.runtime.simulated import Driver
 
 PLAIN = "localhost/nvhook/debian:plain"
@@ -31,19 +32,27 @@ def make_archive(path: Path, root: Path, programs: Path, driver: Driver) -> None
         for name in ("probe", "cuda_check"):
             layer.add(programs / name, name)
         for name, (major, minor) in driver.numbers().items():
-            layer.addfile(_node(f"nodes/{name}", major, minor))
+            layer.addfile(_node(f"nodes/{flat(name)}", major, minor))
     pause = path.with_name("pause-layer.tar")
     with tarfile.open(pause, "w") as layer:
         layer.add("/bin/busybox", "bin/busybox")
-    with tarfile.open(path, "w") as archive:
-        index = [
-            _add_image(archive, PLAIN, debian, {"Env": [PATH], "Cmd": ["/bin/sh"]}),
-            _add_image(archive, CUDA, debian, {"Env": [PATH, "NVIDIA_VISIBLE_DEVICES=all"]}),
-            _add_image(archive, PAUSE, pause, {"Cmd": ["/bin/busybox", "sleep", "100000"]}),
-        ]
-        _add_bytes(archive, "manifest.json", json.dumps(index).encode())
+    write_archive(
+        path,
+        [
+            (PLAIN, debian, {"Env": [PATH], "Cmd": ["/bin/sh"]}),
+            (CUDA, debian, {"Env": [PATH, "NVIDIA_VISIBLE_DEVICES=all"]}),
+            (PAUSE, pause, {"Cmd": ["/bin/busybox", "sleep", "100000"]}),
+        ],
+    )
     debian.unlink()
     pause.unlink()
+
+
+def write_archive(path: Path, images: Sequence[tuple[str, Path, Mapping[str, Any]]]) -> None:
+    """Write an archive of images, each with its name, its one layer and its settings."""
+    with tarfile.open(path, "w") as archive:
+        index = [_add_image(archive, *image) for image in images]
+        _add_bytes(archive, "manifest.json", json.dumps(index).encode())
 
 
 def _wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -38,12 +38,6 @@ def place(workspace: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def mig_driver(workspace: Path, driver: Driver) -> Driver:
-    """The same four GPUs; the first and the third are partitioned into three MIG devices each."""
-    return Driver(workspace / "mig", ("1g.10gb", "2g.20gb", "1g.10gb"), (0, 2))
-
-
-@pytest.fixture(scope="session")
 def hybrid(real_host: None) -> Iterator[View]:
     """The machine's own cgroup mounts."""
     yield from open_view("hybrid")
