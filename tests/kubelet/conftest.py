@@ -53,4 +53,4 @@ def plugin(kubelet: ScriptedKubelet) -> Iterator[Callable[..., Plugin]]:
     yield start
     for each in started:
         each.stop()
-        assert not each.noise, "".join(each.noise)
+    assert not (noise := [line for each in started for line in each.noise]), "".join(noise)
