@@ -30,8 +30,9 @@ class Endpoint:
     channel: grpc.Channel
     stream: Any = None
     listening: threading.Event = field(default_factory=threading.Event)
-    devices: dict[str, bool] = field(default_factory=dict)
-    numa: dict[str, list[int]] = field(default_factory=dict)
+    # Thousands: not in messages.
+    devices: dict[str, bool] = field(default_factory=dict, repr=False)
+    numa: dict[str, list[int]] = field(default_factory=dict, repr=False)
     skip: threading.Event = field(default_factory=threading.Event)  # ends a slow kubelet's waiting
     messages: int = 0
     connected: bool = True
@@ -204,7 +205,7 @@ class ScriptedKubelet:
 
     # ---- what tests ask
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait until something is so.
 
         Raises: TimeoutError.
@@ -213,7 +214,7 @@ class ScriptedKubelet:
             if not self._changed.wait_for(condition, seconds):
                 raise TimeoutError(f"not so after {seconds} s: {self.endpoints}")
 
-    def wait_for_list(self, resource: str = "nvidia.com/gpu", seconds: float = 10.0) -> Endpoint:
+    def wait_for_list(self, resource: str = "nvidia.com/gpu", seconds: float = 30.0) -> Endpoint:
         """Return a resource's endpoint once it has a list."""
         self.wait_for(lambda: self._messages(resource) > 0, seconds)
         return self.endpoints[resource]
