@@ -76,7 +76,7 @@ def load(
 
         inventory = discover(driver_root, dev_root, proc_root, sys_root)
         # The key was taken first: what changed meanwhile makes the next start discover again.
-        state_file.write(path, _render(inventory, key))
+        remember(path, key, _content(inventory))
         return inventory
     gpus, libraries, files, cuda_version = cached
     return Inventory(
@@ -142,16 +142,11 @@ def _stamp(path: str) -> str:
 def _read(
     path: str, key: list[str]
 ) -> "tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None":
-    data = state_file.read(path, MAX_BYTES)
-    if data is None:
+    content = remembered(path, key)
+    cuda_version = content.get("cuda_version")
+    if not isinstance(cuda_version, str):
         return None
     try:
-        content = json_text.parse(data, path, MAX_BYTES)
-        if not isinstance(content, dict) or content.get("key") != key:
-            return None
-        cuda_version = content.get("cuda_version")
-        if not isinstance(cuda_version, str):
-            return None
         return (
             rows(content.get("gpus"), Gpu, GPU_FIELDS),
             rows(content.get("libraries"), Library, LIBRARY_FIELDS),
@@ -160,6 +155,24 @@ def _read(
         )
     except FormatError:
         return None
+
+
+def remembered(path: str, key: list[str]) -> dict[str, object]:
+    """Return what a cache file says, empty if it can't be trusted or is not for this key."""
+    data = state_file.read(path, MAX_BYTES)
+    try:
+        content = json_text.parse(data, path, MAX_BYTES) if data is not None else None
+    except FormatError:
+        return {}
+    return content if isinstance(content, dict) and content.get("key") == key else {}
+
+
+def remember(path: str, key: list[str], content: dict[str, object]) -> None:
+    """Write a cache file, where that can be done."""
+    import json  # once per boot
+
+    text = json.dumps({"key": key, **content}, separators=(",", ":"))
+    state_file.write(path, text.encode())
 
 
 def rows(
@@ -179,18 +192,14 @@ def rows(
     return tuple([record(*row) for row in found])
 
 
-def _render(inventory: Inventory, key: list[str]) -> bytes:
-    """Return the file's bytes; sockets are left out, their daemons come and go."""
-    import json  # once per boot
-
-    content = {
-        "key": key,
+def _content(inventory: Inventory) -> dict[str, object]:
+    """Return what the file says; sockets are left out, their daemons come and go."""
+    return {
         "cuda_version": inventory.cuda_version,
         "gpus": values(inventory.gpus, GPU_FIELDS),
         "libraries": values(inventory.libraries, LIBRARY_FIELDS),
         "files": values([file for file in inventory.files if file.group != "socket"], FILE_FIELDS),
     }
-    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def values(

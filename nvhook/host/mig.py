@@ -6,13 +6,12 @@ child process asks once, and a file remembers it until an instance comes or goes
 
 import posix
 
-from nvhook import state_file
 from nvhook.core.inventory import MigDevice
 from nvhook.core.mig import node_name
 from nvhook.errors import FormatError, HostError
-from nvhook.formats import json_text, mig
+from nvhook.formats import mig
 from nvhook.host.driver_texts import driver_directory, read_text
-from nvhook.host.inventory_cache import MAX_BYTES, rows, values
+from nvhook.host.inventory_cache import remember, remembered, rows, values
 from nvhook.host.nodes import read_node
 from nvhook.record import Record
 
@@ -89,10 +88,7 @@ def _devices(
         return cached
     devices = _discover(inventory, instances, capabilities)
     if all(device.uuid for device in devices):
-        import json
-
-        content = {"key": key, "devices": values(devices, FIELDS)}
-        state_file.write(path, json.dumps(content, separators=(",", ":")).encode())
+        remember(path, key, {"devices": values(devices, FIELDS)})
     return devices
 
 
@@ -131,16 +127,12 @@ def _key(inventory: "Inventory", instances: list[Instance]) -> list[str]:
 
 
 def _read(path: str, key: list[str], gpus: "tuple[Gpu, ...]") -> tuple[MigDevice, ...] | None:
-    data = state_file.read(path, MAX_BYTES)
-    if data is None:
-        return None
+    by_index = {gpu.index: gpu for gpu in gpus}
     try:
-        content = json_text.parse(data, path, MAX_BYTES)
-        if not isinstance(content, dict) or content.get("key") != key:
-            return None
-        by_index = {gpu.index: gpu for gpu in gpus}
         return rows(
-            content.get("devices"), lambda index, *rest: MigDevice(by_index[index], *rest), FIELDS
+            remembered(path, key).get("devices"),
+            lambda index, *rest: MigDevice(by_index[index], *rest),
+            FIELDS,
         )
     except (FormatError, KeyError):
         return None

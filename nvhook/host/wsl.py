@@ -2,14 +2,12 @@
 
 import os
 
-from nvhook import state_file
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.core.platforms import WSL, WSL_DATA, WSL_LIBRARIES, WSL_MARK, WSL_NODES, WSL_STORE
 from nvhook.errors import FormatError, HostError
-from nvhook.formats import json_text
 from nvhook.host import nvml
 from nvhook.host.driver_texts import read_majors, read_text
-from nvhook.host.inventory_cache import GPU_FIELDS, MAX_BYTES, rows, values
+from nvhook.host.inventory_cache import GPU_FIELDS, remember, remembered, rows, values
 from nvhook.host.nodes import read_node
 from nvhook.host.platforms import read_library
 from nvhook.host.root_paths import join_root, list_directory, resolve
@@ -106,26 +104,18 @@ def _told_by_nvml(
     gpus = [Gpu(index, told[1], 0, told[0], told[2]) for index, told in enumerate(told)]
     if not gpus:
         return version, cuda, (_UNKNOWN,)
-    import json
-
-    content = {"key": key, "versions": [version, cuda], "gpus": values(gpus, GPU_FIELDS)}
-    state_file.write(path, json.dumps(content, separators=(",", ":")).encode())
+    content: dict[str, object] = {"versions": [version, cuda], "gpus": values(gpus, GPU_FIELDS)}
+    remember(path, key, content)
     return version, cuda, tuple(gpus)
 
 
 def _read(path: str, key: list[str]) -> tuple[str, str, tuple[Gpu, ...]] | None:
-    data = state_file.read(path, MAX_BYTES)
-    if data is None:
-        return None
+    content = remembered(path, key)
     try:
-        content = json_text.parse(data, path, MAX_BYTES)
-        if not isinstance(content, dict) or content.get("key") != key:
-            return None
-        versions = content.get("versions")
         gpus = rows(content.get("gpus"), Gpu, GPU_FIELDS)
     except FormatError:
         return None
-    match versions:
+    match content.get("versions"):
         case [str(version), str(cuda)] if gpus:
             return version, cuda, gpus
     return None
