@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from nvhook.sim.driver import create
+from tests.kubelet import processes
 from tests.kubelet.plugin import Plugin
 from tests.kubelet.scripted import ScriptedKubelet
+
+
+@pytest.fixture(autouse=True)
+def own_processes() -> None:
+    """What runs already is not the test's."""
+    processes.begin()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from nvhook.kubelet.mps import Mps
 from nvhook.kubelet.reports import GpuFacts
 from nvhook.kubelet.resources import Resource
 from tests.kubelet.machines import Machine
+from tests.kubelet.processes import children
 
 
 class Running:
@@ -44,8 +45,7 @@ class Running:
         assert self._task.cancelled()
         assert not (self.directory / "pipe/control").exists()
         assert self.modes() == [0] * len(self.gpus)
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-        assert children == ""
+        assert children() == []
 
     async def until(self, healthy: bool, seconds: float = 20) -> float:
         start = time.monotonic()

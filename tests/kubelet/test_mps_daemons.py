@@ -14,6 +14,7 @@ from nvhook.kubelet.mps_daemons import MpsDaemons
 from nvhook.kubelet.reports import GpuFacts
 from nvhook.kubelet.resources import Resource
 from tests.kubelet.machines import Machine
+from tests.kubelet.processes import children
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_daemons_follow_the_resources(machine: Machine, tmp_path: Path) -> None:
         await daemons.stop()
         assert daemons.reasons() == {}
         assert not control(one.name).exists()
-        assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+        assert children() == []
         await daemons.stop()
 
     asyncio.run(run())

@@ -16,6 +16,7 @@ from nvhook.kubelet.health import Health
 from nvhook.kubelet.reports import Driver, Failed, GpuFacts, Link, Probe, Ready, Report, Round, Xid
 from nvhook.kubelet.watch import Watch
 from tests.kubelet.machines import Machine
+from tests.kubelet.processes import children
 
 
 @pytest.fixture
@@ -71,11 +72,6 @@ class Watching:
                 raise AssertionError(f"after {seconds} s it is {now}")
             await asyncio.sleep(0.1)
         return time.monotonic() - start
-
-
-def children() -> list[int]:
-    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    return [int(pid) for pid in text.split()]
 
 
 def test_the_machine_is_told_and_then_every_gpu_each_second(make) -> None:
