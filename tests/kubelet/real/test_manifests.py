@@ -1,18 +1,22 @@
 """oci/kubernetes: what an API server says to it, and its pod on a real kubelet."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from nvhook.kubelet import config_file
-from tests.kubelet.real.looks import assert_sees_what_it_was_given, failing, looking
+from tests.engines.inside import assert_gets_nothing
+from tests.kubelet.real.looks import assert_sees_what_it_was_given, failing, looking, seen
 from tests.kubelet.real.plugin_image import IMAGE, make_plugin_archive
 
 KUBERNETES = Path(__file__).parents[3] / "oci/kubernetes"
 GPU = "nvidia.com/gpu"
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 EXAMPLES = sorted(path.name for path in (KUBERNETES / "examples").iterdir())
+NOTHING = {"drop": ["ALL"]}
+FOR_MPS = NOTHING | {"add": ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]}
 
 
 @pytest.fixture
@@ -43,18 +47,49 @@ def test_the_base_has_all_that_a_cluster_needs(render):
     assert pod["runtimeClassName"] == objects["RuntimeClass"]["metadata"]["name"]
     assert pod["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"]
     assert pod["priorityClassName"] == "system-node-critical"
+    assert capabilities(pod) == {"device-plugin": NOTHING}
+
+
+def capabilities(pod):
+    """Return the capabilities of a pod's containers, by name; "all" of a privileged one."""
+    found = {}
+    for container in pod["containers"]:
+        context = container["securityContext"]
+        found[container["name"]] = "all" if context.get("privileged") else context["capabilities"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["cdi"], {"device-plugin": NOTHING}),
+        (["mps"], {"device-plugin": FOR_MPS}),
+        (["node-labels"], {"device-plugin": NOTHING, "node-labels": NOTHING}),
+        (["privileged"], {"device-plugin": "all"}),
+        (COMPONENTS, {"device-plugin": "all", "node-labels": NOTHING}),
+    ],
+    ids=",".join,
+)
+def test_components_fit_and_add_the_capabilities_that_they_need(kustomize, names, expected):
+    paths = ", ".join(f"kubernetes/components/{name}" for name in names)
+    assert capabilities(pod_of(kustomize(f"components: [{paths}]"))) == expected
+
+
+@pytest.mark.parametrize("names", [[], *([name] for name in COMPONENTS), COMPONENTS], ids=",".join)
+def test_every_image_is_the_one_that_the_overlay_names_with_its_tag(kustomize, names):
+    paths = ", ".join(f"kubernetes/components/{name}" for name in names)
+    image = "{name: nvhook-device-plugin, newName: registry.example/plugin}"
+    pod = pod_of(kustomize(f"components: [{paths}]\nimages: [{image}]"))
+    images = {each["image"] for each in pod["containers"]}
+    assert images == {f"registry.example/plugin:{version('nvhook')}"}
+
+
+def test_mps_has_time_to_end_and_may_mount(kustomize):
+    pod = pod_of(kustomize("components: [kubernetes/components/mps]"))
+    # 11 s for the daemon and 60 s for compute modes (nvhook/kubelet/mps.py), one after the other.
+    assert pod["terminationGracePeriodSeconds"] > 71
     (container,) = pod["containers"]
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-@pytest.mark.parametrize("name", COMPONENTS)
-def test_a_component_fits_the_base(kustomize, name):
-    kustomize(f"components: [kubernetes/components/{name}]")
-
-
-def test_all_components_fit_together(kustomize):
-    names = ", ".join(f"kubernetes/components/{name}" for name in COMPONENTS)
-    kustomize(f"components: [{names}]")
+    assert container["securityContext"]["appArmorProfile"] == {"type": "Unconfined"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -91,33 +126,74 @@ def on_the_node(node, pod, driver, launcher):
     pod = json.loads(json.dumps(pod))
     # A kubelet without an API server ends at a runtimeClassName (1.34); the handler is the default.
     del pod["serviceAccountName"], pod["priorityClassName"], pod["runtimeClassName"]
-    (container,) = pod["containers"]
-    container |= {"image": IMAGE, "command": [str(launcher)]}
     for volume in pod["volumes"]:
         if volume["name"] == "config":
             del volume["configMap"]
             volume["hostPath"] = {"path": str(directory)}
+    for container in pod["containers"]:
+        container |= {"image": IMAGE, "command": [str(launcher)]}
     for path in (driver.directory, Path("/etc/nvhook")):
         name = f"simulated-{path.name}"
         pod["volumes"].append({"name": name, "hostPath": {"path": str(path)}})
-        container["volumeMounts"].append({"name": name, "mountPath": str(path), "readOnly": True})
+        mount = {"name": name, "mountPath": str(path), "readOnly": True}
+        for container in pod["containers"]:
+            container["volumeMounts"].append(mount)
     return pod
 
 
-def test_the_pod_serves_an_unprivileged_plugin(node, render, driver, workspace):
+@pytest.fixture(scope="module")
+def plugin(isolated_node, render, driver, workspace, tmp_path_factory):
+    """The DaemonSet's pod with node-labels, ready, on a node with the guide's settings."""
+    node = isolated_node
     archive = workspace / "plugin-image.tar"
     make_plugin_archive(archive)
     node.containerd.ctr("images", "import", archive)
-    pod = on_the_node(node, pod_of(render(KUBERNETES / "base")), driver, driver.launcher)
+    overlay = tmp_path_factory.mktemp("overlay")
+    (overlay / "kubernetes").symlink_to(KUBERNETES)
+    (overlay / "kustomization.yaml").write_text(
+        "resources: [kubernetes/base]\ncomponents: [kubernetes/components/node-labels]\n"
+    )
+    name = node.add_pod(on_the_node(node, pod_of(render(overlay)), driver, driver.launcher))
+    node.host.wait(lambda: node.is_ready(name), lambda: node.describe(name), seconds=40)
+    yield name
+    node.remove()
 
-    plugin = node.add_pod(pod)
 
-    node.host.wait(lambda: node.is_ready(plugin), lambda: node.describe(plugin), seconds=40)
+def test_the_pod_serves_an_unprivileged_plugin(isolated_node, plugin, driver):
+    node = isolated_node
     everything = {gpu.uuid for gpu in driver.gpus}
     assert node.allocatable(GPU) == everything
     user = node.add(looking(driver), {GPU: 1})
     assert len(assert_sees_what_it_was_given(node, driver, user, GPU)) == 1
+    node.remove(user)
     with failing(driver, 1):
         left = lambda: node.allocatable(GPU) == everything - {driver.gpus[1].uuid}  # noqa: E731
         node.host.wait(left, lambda: node.describe(plugin), seconds=5)
-    node.remove()
+    whole = lambda: node.allocatable(GPU) == everything  # noqa: E731
+    node.host.wait(whole, lambda: node.describe(plugin), seconds=30)
+
+
+def test_the_pod_labels_the_node(isolated_node, plugin):
+    node = isolated_node
+    features = node.host.path(Path("/etc/kubernetes/node-feature-discovery/features.d/gfd"))
+    node.host.wait(features.exists, lambda: node.describe(plugin))
+    assert "nvidia.com/gpu.count=4" in features.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"NVIDIA_VISIBLE_DEVICES": "all"},
+        # As images older than that variable ask.
+        {"CUDA_VERSION": "10.2", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
+    ],
+    ids=lambda env: next(iter(env)),
+)
+def test_a_pod_gets_what_it_limits_whatever_it_asks_for(isolated_node, plugin, driver, env):
+    node = isolated_node
+    limited = node.add(looking(driver), {GPU: 1}, env)
+    unlimited = node.add(looking(driver), {}, env)
+
+    assert len(assert_sees_what_it_was_given(node, driver, limited, GPU)) == 1
+    assert_gets_nothing(driver, seen(node, unlimited))
+    node.remove(limited, unlimited)
