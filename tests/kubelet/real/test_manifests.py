@@ -15,6 +15,8 @@ KUBERNETES = Path(__file__).parents[3] / "oci/kubernetes"
 GPU = "nvidia.com/gpu"
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 EXAMPLES = sorted(path.name for path in (KUBERNETES / "examples").iterdir())
+SHARED = "nvidia.com/gpu.shared"
+GPUS = "/var/run/nvidia-container-devices"
 NOTHING = {"drop": ["ALL"]}
 FOR_MPS = NOTHING | {"add": ["SYS_ADMIN", "SETUID", "SETGID", "KILL"]}
 
@@ -118,12 +120,13 @@ def test_what_an_api_server_would_refuse_is_seen(kustomize, path, value, error):
     assert error in str(caught.value)
 
 
-def on_the_node(node, pod, driver, launcher):
-    """Return the pod for a node without an API server and with a simulated driver."""
+def on_the_node(node, objects, driver):
+    """Return the DaemonSet's pod for a node without an API server, with a simulated driver."""
     directory = node.host.directory / "plugin-config"
     directory.mkdir(exist_ok=True)
-    (directory / "config.yaml").write_text((KUBERNETES / "base/config.yaml").read_text())
-    pod = json.loads(json.dumps(pod))
+    (settings,) = (each["data"] for each in objects if each["kind"] == "ConfigMap")
+    (directory / "config.yaml").write_text(settings["config.yaml"])
+    pod = pod_of(objects)
     # A kubelet without an API server ends at a runtimeClassName (1.34); the handler is the default.
     del pod["serviceAccountName"], pod["priorityClassName"], pod["runtimeClassName"]
     for volume in pod["volumes"]:
@@ -131,53 +134,75 @@ def on_the_node(node, pod, driver, launcher):
             del volume["configMap"]
             volume["hostPath"] = {"path": str(directory)}
     for container in pod["containers"]:
-        container |= {"image": IMAGE, "command": [str(launcher)]}
+        container |= {"image": IMAGE, "command": [str(driver.launcher)]}
     for path in (driver.directory, Path("/etc/nvhook")):
         name = f"simulated-{path.name}"
         pod["volumes"].append({"name": name, "hostPath": {"path": str(path)}})
-        mount = {"name": name, "mountPath": str(path), "readOnly": True}
+        # Not read-only: the simulated driver keeps GPUs' compute modes.
+        mount = {"name": name, "mountPath": str(path)}
         for container in pod["containers"]:
             container["volumeMounts"].append(mount)
     return pod
 
 
 @pytest.fixture(scope="module")
-def plugin(isolated_node, render, driver, workspace, tmp_path_factory):
-    """The DaemonSet's pod with node-labels, ready, on a node with the guide's settings."""
-    node = isolated_node
+def with_image(isolated_node, workspace):
+    """A node with the guide's settings and the plugin's image."""
     archive = workspace / "plugin-image.tar"
     make_plugin_archive(archive)
-    node.containerd.ctr("images", "import", archive)
-    overlay = tmp_path_factory.mktemp("overlay")
-    (overlay / "kubernetes").symlink_to(KUBERNETES)
-    (overlay / "kustomization.yaml").write_text(
-        "resources: [kubernetes/base]\ncomponents: [kubernetes/components/node-labels]\n"
-    )
-    name = node.add_pod(on_the_node(node, pod_of(render(overlay)), driver, driver.launcher))
-    node.host.wait(lambda: node.is_ready(name), lambda: node.describe(name), seconds=40)
-    yield name
+    isolated_node.containerd.ctr("images", "import", archive)
+    return isolated_node
+
+
+@pytest.fixture
+def start_plugin(with_image, driver):
+    """Start the DaemonSet's pod of rendered objects and wait until it is ready."""
+    node = with_image
+
+    def started(objects):
+        name = node.add_pod(on_the_node(node, objects, driver))
+        node.host.wait(lambda: node.is_ready(name), lambda: node.describe(name), seconds=40)
+        return name
+
+    yield started
     node.remove()
 
 
-def test_the_pod_serves_an_unprivileged_plugin(isolated_node, plugin, driver):
-    node = isolated_node
+def test_the_pod_serves_an_unprivileged_plugin(with_image, start_plugin, render, driver):
+    node, plugin = with_image, start_plugin(render(KUBERNETES / "base"))
     everything = {gpu.uuid for gpu in driver.gpus}
     assert node.allocatable(GPU) == everything
     user = node.add(looking(driver), {GPU: 1})
     assert len(assert_sees_what_it_was_given(node, driver, user, GPU)) == 1
-    node.remove(user)
     with failing(driver, 1):
         left = lambda: node.allocatable(GPU) == everything - {driver.gpus[1].uuid}  # noqa: E731
         node.host.wait(left, lambda: node.describe(plugin), seconds=5)
-    whole = lambda: node.allocatable(GPU) == everything  # noqa: E731
-    node.host.wait(whole, lambda: node.describe(plugin), seconds=30)
 
 
-def test_the_pod_labels_the_node(isolated_node, plugin):
-    node = isolated_node
+def test_the_pod_labels_the_node(with_image, start_plugin, kustomize):
+    node = with_image
+    plugin = start_plugin(kustomize("components: [kubernetes/components/node-labels]"))
     features = node.host.path(Path("/etc/kubernetes/node-feature-discovery/features.d/gfd"))
     node.host.wait(features.exists, lambda: node.describe(plugin))
     assert "nvidia.com/gpu.count=4" in features.read_text().splitlines()
+
+
+def test_the_pod_runs_mps_daemons_that_pods_reach(with_image, start_plugin, render, driver):
+    node = with_image
+    start_plugin(render(KUBERNETES / "examples/mps"))
+    shared = lambda: len(node.allocatable(SHARED)) == 40  # noqa: E731
+    health = ("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:9400/healthz")
+    node.host.wait(shared, lambda: node.host.call(*health).stdout, seconds=30)
+    shell, option, script, *rest = looking(driver)
+    reach = '[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo "daemon = there"'
+
+    user = node.add([shell, option, f"{reach}\n{script}", *rest], {SHARED: 1})
+
+    assert seen(node, user).startswith("daemon = there\n")
+    modes = lambda: {each.read_text() for each in driver.directory.glob("run/compute-mode.*")}  # noqa: E731
+    assert modes() == {"3\n"}
+    node.remove()
+    assert modes() == {"0\n"}
 
 
 @pytest.mark.parametrize(
@@ -189,11 +214,19 @@ def test_the_pod_labels_the_node(isolated_node, plugin):
     ],
     ids=lambda env: next(iter(env)),
 )
-def test_a_pod_gets_what_it_limits_whatever_it_asks_for(isolated_node, plugin, driver, env):
-    node = isolated_node
+def test_a_pod_gets_what_it_limits_whatever_it_asks_for(
+    with_image, start_plugin, render, driver, env
+):
+    node = with_image
+    start_plugin(render(KUBERNETES / "base"))
     limited = node.add(looking(driver), {GPU: 1}, env)
     unlimited = node.add(looking(driver), {}, env)
 
     assert len(assert_sees_what_it_was_given(node, driver, limited, GPU)) == 1
     assert_gets_nothing(driver, seen(node, unlimited))
-    node.remove(limited, unlimited)
+
+
+def test_a_privileged_plugin_asks_for_no_gpus_by_mounts(kustomize):
+    pod = pod_of(kustomize("components: [kubernetes/components/privileged]"))
+    (container,) = pod["containers"]
+    assert not [each for each in container["volumeMounts"] if GPUS in each["mountPath"]]
