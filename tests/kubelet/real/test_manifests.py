@@ -194,11 +194,14 @@ def test_the_pod_runs_mps_daemons_that_pods_reach(with_image, start_plugin, rend
     health = ("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:9400/healthz")
     node.host.wait(shared, lambda: node.host.call(*health).stdout, seconds=30)
     shell, option, script, *rest = looking(driver)
-    reach = '[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo "daemon = there"'
+    reach = '[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && >/dev/shm/client && echo "daemon = there"'
 
     user = node.add([shell, option, f"{reach}\n{script}", *rest], {SHARED: 1})
 
     assert seen(node, user).startswith("daemon = there\n")
+    pid = Path("/run/nvidia/mps", SHARED, "pipe/nvidia-cuda-mps-control.pid")
+    daemon = node.host.path(pid).read_text().strip()
+    node.host.call("test", "-e", f"/proc/{daemon}/root/dev/shm/client")
     modes = lambda: {each.read_text() for each in driver.directory.glob("run/compute-mode.*")}  # noqa: E731
     assert modes() == {"3\n"}
     node.remove()
