@@ -58,6 +58,18 @@ def node(hosts, kubelet, archive, nvhook) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
+def isolated_node(hosts, kubelet, archive, nvhook) -> Iterator[Node]:
+    """The same with the settings of docs/kubernetes.md, where no pod helps itself to GPUs."""
+    settings = {
+        "accept_envvar_when_unprivileged": "false",
+        "accept_volume_mounts": "true",
+        "accept_cdi_annotations": "false",
+    }
+    with open_node(hosts("isolated", "hybrid", **settings), kubelet, archive, nvhook) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def mig_node(hosts, kubelet, workspace, debian, compiled, mig_driver, nvhook) -> Iterator[Node]:
     """A node of four GPUs, two of them in MIG mode, with the newest containerd, which has CDI."""
     archive = workspace / "mig-images.tar"

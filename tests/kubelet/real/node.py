@@ -159,7 +159,11 @@ class Node:
     # ---- pods ----
 
     def add(
-        self, command: Sequence[str], limits: Mapping[str, int], image: str = PLAIN, **spec: Any
+        self,
+        command: Sequence[str],
+        limits: Mapping[str, int],
+        env: Mapping[str, str] | None = None,
+        **spec: Any,
     ) -> str:
         """Make the kubelet start a pod of one container; return its name.
 
@@ -167,8 +171,9 @@ class Node:
         """
         container = {
             "name": "main",
-            "image": image,
+            "image": PLAIN,
             "command": list(command),
+            "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
             "resources": {"limits": {key: str(value) for key, value in limits.items()}},
         }
         general = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
