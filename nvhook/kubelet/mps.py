@@ -54,24 +54,24 @@ class Limits:
 
 
 def limits(resource: Resource, facts: Mapping[str, GpuFacts]) -> Limits:
-    """Return a resource's limits: an equal part for each replica.
+    """Return the limits of a resource's shared GPUs: an equal part for each replica.
 
     Where GPUs are shared by different numbers, the largest one divides the threads: MPS has one
     percentage for all. A GPU without facts, or that shares the machine's memory, has no limit (0).
     Raises: RequestError where there are more replicas than MPS has clients.
     """
-    for device in resource.devices:
+    for device in resource.shared:
         compute = facts[device.uuid].compute if device.uuid in facts else VOLTA
         most = MAX_CLIENTS if compute >= VOLTA else MAX_CLIENTS_BEFORE_VOLTA
-        replicas = resource.replicas.get(device.uuid, 1)
+        replicas = resource.replicas[device.uuid]
         if replicas > most:
             raise RequestError(
                 f"{resource.name}: MPS serves {most} clients of this GPU, not {replicas}",
                 f"set replicas to at most {most}",
             )
-    uuids = tuple(device.uuid for device in resource.devices)
+    uuids = tuple(device.uuid for device in resource.shared)
     memory = [facts[uuid].memory if uuid in facts else 0 for uuid in uuids]
-    replicas_of = [resource.replicas.get(uuid, 1) for uuid in uuids]
+    replicas_of = [resource.replicas[uuid] for uuid in uuids]
     parts = tuple(total // count for total, count in zip(memory, replicas_of, strict=True))
     return Limits(uuids, parts, max(1, 100 // max(replicas_of, default=1)))
 
