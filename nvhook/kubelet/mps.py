@@ -12,6 +12,7 @@ Source: NVIDIA's Multi-Process Service guide; kubernetes reference, section 2.6.
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ ANSWER = 5.0
 START = 10.0
 STEADY = 60.0
 
+# Without a limit it waits for clients to end.
+QUIT = "quit -t 1"
 _NOT_STARTED = "the MPS control daemon is not started yet"
 _CHILD = (
     "import sys; control, shm, sys.path[:] = sys.argv[1], sys.argv[2], sys.argv[3:]; "
@@ -139,7 +142,7 @@ class Mps:
         """
         self._make_directories()
         # One that a killed plugin left behind has the directory, and limits of its own.
-        await self._run("quit")
+        await self._run(QUIT)
         await self._set_mode(compute_mode.EXCLUSIVE_PROCESS)
         child = self._start()
         try:
@@ -175,6 +178,7 @@ class Mps:
                 stderr=output,
                 cwd="/",
                 env=self._environment,
+                start_new_session=True,
             )
 
     async def _answering(self, child: Child) -> None:
@@ -206,9 +210,14 @@ class Mps:
         raise self._ended(child)
 
     async def _stop(self, child: Child) -> None:
-        if child.poll() is None:
-            await self._run("quit")
-        if not await children.ended(child, ANSWER):
+        """End the daemon; its servers, which hold GPUs, don't survive it."""
+        try:
+            if child.poll() is None:
+                await self._run(QUIT)
+            await children.ended(child, ANSWER)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             await children.kill(child)
 
     # ---- what is said to it
