@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.sim.machine import gpu_uuid
+from tests.kubelet.machines import cpu_seconds
 from tests.kubelet.plugin import Plugin, until
 from tests.kubelet.scripted import ScriptedKubelet
 
@@ -294,10 +295,17 @@ def test_an_idle_plugin_costs_nothing(
     kubelet: ScriptedKubelet, machine: Machine, plugin: Start
 ) -> None:
     running = plugin(machine(gpus=8))
+    running.wait_for_log("NVML watches the GPUs")
     kubelet.wait_for_list()
-    before = running.cpu_seconds()
+    (child,) = running.children()
+
+    def spent() -> float:
+        return running.cpu_seconds() + cpu_seconds(int(child))
+
+    before = spent()
     time.sleep(5)
-    assert running.cpu_seconds() - before < 0.1, "2 % of a core"
+    assert spent() - before < 0.1, "2 % of a core, NVML's process with it"
+    assert running.children() == [child]
 
 
 def _unload(directory: Path) -> Callable[[], None]:
