@@ -102,7 +102,7 @@ def allocate(
     if "cdi-annotations" in strategies:
         key = f"{settings.cdi_annotation_prefix}{ANNOTATION}_{_digest(resource.name, ids)}"
         annotations[key] = ",".join(names)
-    if resource.sharing == "mps" and any(device.uuid in resource.replicas for device in devices):
+    if resource.sharing == "mps" and any(device in resource.shared for device in devices):
         pipe = f"{MPS_IN_CONTAINER}/{resource.name}/pipe"
         envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
         mounts.append(Mount(pipe, mps_pipe_directory(settings.mps_root, resource.name), False))

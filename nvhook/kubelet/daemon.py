@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nvhook.config import Config
 from nvhook.core.inventory import Device
-from nvhook.errors import ConfigError, HostError, NvhookError
+from nvhook.errors import ConfigError, HostError, NvhookError, RequestError
 from nvhook.kubelet import answers, cdi_specs, json_log, preferred, resources, uevents
 from nvhook.kubelet.http_status import HttpStatus
 from nvhook.kubelet.json_log import LOG, fields
@@ -31,8 +31,11 @@ SettingsSource = Callable[[], tuple[Settings, tuple[str, ...]]]
 TICK = 1.0
 RESCAN = 30.0
 STUCK = 300.0
+LASTING = 60.0  # that sockets can't be made: then only a new container may see the directory
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+# Problems that a new version or new settings may have brought, beside those of the kubelet.
+_UNREADY = ("cdi", "fit", "serving")
 # Settings that only a new process takes.
 _FIXED = ("kubelet_socket", "metrics_address")
 
@@ -74,6 +77,7 @@ class Daemon:
         self._unhealthy: dict[str, str] = {}
         self._scanned = time.monotonic()
         self._problems: dict[str, str] = {}
+        self._noted: dict[str, float] = {}
         self._findings: tuple[str, ...] = ()
         self._in_mig_mode: frozenset[str] = frozenset()
 
@@ -113,7 +117,7 @@ class Daemon:
         except NvhookError as error:
             if self._settings.fail_on_init_error:
                 raise
-            self._note("host", error)
+            self._note_scan(error)
         if "serving" in self._problems:
             raise HostError(self._problems["serving"])
 
@@ -133,7 +137,7 @@ class Daemon:
             try:
                 await self._scan()
             except NvhookError as error:
-                self._note("host", error)
+                self._note_scan(error)
             self._mark()
 
     async def _hear(self) -> None:
@@ -193,7 +197,7 @@ class Daemon:
             self._note("cdi", await asyncio.to_thread(self._write_specs, host, built))
             self._host, self._resources = host, built
             self._monitor.expect(host.inventory, self._devices(), self._config.sys_root)
-            self._note("host", None)
+            self._note_scan(None)
             self._mark()
             await self._serve()
         found = resources.findings(settings, host.inventory, self._in_mig_mode)
@@ -227,8 +231,10 @@ class Daemon:
     def _mark(self) -> None:
         """Tell the kubelet which devices are bad."""
         reasons = {**self._apply_mps(), **self._monitor.unhealthy()}
-        if "host" in self._problems:
-            reasons = {each.uuid: self._problems["host"] for each in self._devices()}
+        # Without its CDI spec a device's name can't be resolved.
+        why = self._problems.get("host") or self._problems.get("cdi")
+        if why:
+            reasons = {each.uuid: why for each in self._devices()}
         if reasons == self._unhealthy:
             return
         for uuid in reasons.keys() | self._unhealthy.keys():
@@ -252,13 +258,21 @@ class Daemon:
             )
         return self._mps.reasons()
 
+    def _note_scan(self, error: NvhookError | None) -> None:
+        """Remember what is wrong with the host, or with the settings for it."""
+        misfit = isinstance(error, RequestError)
+        self._note("fit", error if misfit else None)
+        self._note("host", None if misfit else error)
+
     def _note(self, what: str, error: Exception | None) -> None:
         """Remember and log what is wrong, once."""
         if error is None:
+            self._noted.pop(what, None)
             if self._problems.pop(what, None) is not None:
                 LOG.info("well again", extra=fields(what=what))
         elif self._problems.get(what) != str(error):
             self._problems[what] = str(error)
+            self._noted.setdefault(what, time.monotonic())
             LOG.error(str(error), extra=fields(what=what))
 
     # ---- what is asked
@@ -279,16 +293,19 @@ class Daemon:
 
     def _healthz(self) -> tuple[bool, Mapping[str, object]]:
         """Say what is wrong; it fails only for what a restart may mend."""
-        stuck = time.monotonic() - self._scanned > STUCK
+        now = time.monotonic()
+        stuck = now - self._scanned > STUCK
+        homeless = now - self._noted.get("serving", now) > LASTING
         content = {
             "stuck": stuck,
             "problems": self._problems,
             "unhealthy": self._unhealthy,
             "resources": {each.name: len(each.ids) for each in self._resources},
         }
-        return not stuck, content
+        return not stuck and not homeless, content
 
     def _readyz(self) -> tuple[bool, Mapping[str, object]]:
-        """Say whether the kubelet listens to everything that there is."""
-        problems = self._serving.problems
-        return not problems, {"waiting": problems}
+        """Say whether the kubelet listens to everything that there is, and gets what it is told."""
+        problems = {what: self._problems[what] for what in _UNREADY if what in self._problems}
+        waiting = self._serving.problems
+        return not problems and not waiting, {"problems": problems, "waiting": waiting}

@@ -3,7 +3,8 @@
 A GPU leaves after two failed probes in a row (they come once a second), or at an Xid that is not
 ignored. It is back when it has answered every probe for the hold time: 10 s, and twice as long each
 time it fails again soon after it came back. Where NVML as a whole does not answer, every device
-keeps its state for 30 s; one broken library call must not empty a node.
+keeps its state for 30 s, and for 60 s while NVML starts: one broken library call must not empty a
+node.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,18 @@ from dataclasses import dataclass
 
 from nvhook.core.inventory import Device, MigDevice
 from nvhook.errors import assert_never
-from nvhook.kubelet.reports import Driver, Failed, GpuFacts, Link, Probe, Ready, Report, Round, Xid
+from nvhook.kubelet.reports import (
+    Driver,
+    Failed,
+    GpuFacts,
+    Link,
+    Probe,
+    Ready,
+    Report,
+    Round,
+    Started,
+    Xid,
+)
 from nvhook.kubelet.resources import gpu_uuid
 
 # All in seconds.
@@ -74,6 +86,7 @@ class Health:
         self._states: dict[_Key, _State] = {}
         self._seen: dict[str, float] = {}  # when each GPU was last probed, well or not
         self._silent_from = now + FIRST_ANSWER
+        self._starts_until = now
         self._failure = "no answer yet"
 
     def expect(self, devices: Iterable[Device], now: float) -> None:
@@ -96,8 +109,13 @@ class Health:
                 self._xid(report, now)
             case Round():
                 self._round(now)
+            case Started():
+                # Not where devices are bad already: each new child would make them good.
+                if not self._is_silent(now):
+                    self._starts_until = now + FIRST_ANSWER
             case Failed():
                 self._failure = report.reason
+                self._starts_until = now
             case Driver() | GpuFacts() | Link() | Ready():
                 pass
             case _:
@@ -112,7 +130,7 @@ class Health:
 
         Ask once a second, too: silence is no report.
         """
-        if now > self._silent_from:
+        if self._is_silent(now):
             return {each.uuid: f"NVML does not answer: {self._failure}" for each in self._devices}
         reasons = {each.uuid: self._reason(each) for each in self._devices}
         return {uuid: reason for uuid, reason in reasons.items() if reason}
@@ -160,11 +178,16 @@ class Health:
             key = (xid.uuid, xid.gpu_instance, xid.compute_instance)
             self._states.setdefault(key, _State()).fail(reason, now)
 
+    def _is_silent(self, now: float) -> bool:
+        return now > max(self._silent_from, self._starts_until)
+
     def _round(self, now: float) -> None:
+        silent = self._is_silent(now)
         for uuid, last in self._seen.items():
             gpu = self._states[uuid, None, None]
-            if now > self._silent_from:
+            if silent:
                 gpu.fail(f"NVML did not answer: {self._failure}", now)
             elif now - last > UNLISTED:
                 gpu.fail("NVML does not list it", now)
         self._silent_from = now + SILENCE
+        self._starts_until = now

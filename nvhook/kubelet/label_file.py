@@ -18,7 +18,8 @@ from nvhook.kubelet.settings import LabelSettings, Settings
 
 STANDARD_OUTPUT = "-"
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-Source = Callable[[], tuple[Settings, tuple[str, ...], LabelSettings]]
+Read = tuple[Settings, tuple[str, ...], LabelSettings]
+Source = Callable[[], Read]
 Say = Callable[[str], None]
 
 
@@ -26,7 +27,8 @@ def keep(source: Source, config: Config, out: Say, warn: Say) -> None:
     """Write the labels again and again, until SIGTERM or SIGINT; then the file goes.
 
     ``source`` is read each time; SIGHUP asks for one. What fails later than the first time, or
-    where nothing has to work at once (fail_on_init_error), is told once, and the labels stay.
+    where nothing has to work at once (fail_on_init_error), is told once, and the labels stay; of
+    settings that are wrong later, the last good ones go on.
 
     Raises: NvhookError of the first time.
     """
@@ -41,9 +43,10 @@ def keep(source: Source, config: Config, out: Say, warn: Say) -> None:
 def _keep(source: Source, config: Config, out: Say, warn: Say) -> None:
     told: set[str] = set()
     must_work = True
+    read, problems = source(), set[str]()
     while True:
-        settings, warnings, where = source()
-        problems = {*warnings}
+        settings, warnings, where = read
+        problems.update(warnings)
         try:
             write(look(settings, where, config), where, out)
         except NvhookError as error:
@@ -57,9 +60,18 @@ def _keep(source: Source, config: Config, out: Say, warn: Say) -> None:
             return
         if _wait(where.interval) not in {None, signal.SIGHUP}:
             break
+        read, problems = _again(source, read)
     if where.output_file != STANDARD_OUTPUT:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(where.output_file)
+
+
+def _again(source: Source, before: Read) -> tuple[Read, set[str]]:
+    """Return what is read now, or the same as before and what is wrong now."""
+    try:
+        return source(), set()
+    except NvhookError as error:
+        return before, {str(error)}
 
 
 def _wait(seconds: float) -> int | None:

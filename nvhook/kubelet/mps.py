@@ -12,6 +12,7 @@ Source: NVIDIA's Multi-Process Service guide; kubernetes reference, section 2.6.
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ ANSWER = 5.0
 START = 10.0
 STEADY = 60.0
 
+# Without a limit it waits for clients to end.
+QUIT = "quit -t 1"
 _NOT_STARTED = "the MPS control daemon is not started yet"
 _CHILD = (
     "import sys; control, shm, sys.path[:] = sys.argv[1], sys.argv[2], sys.argv[3:]; "
@@ -54,24 +57,24 @@ class Limits:
 
 
 def limits(resource: Resource, facts: Mapping[str, GpuFacts]) -> Limits:
-    """Return a resource's limits: an equal part for each replica.
+    """Return the limits of a resource's shared GPUs: an equal part for each replica.
 
     Where GPUs are shared by different numbers, the largest one divides the threads: MPS has one
     percentage for all. A GPU without facts, or that shares the machine's memory, has no limit (0).
     Raises: RequestError where there are more replicas than MPS has clients.
     """
-    for device in resource.devices:
+    for device in resource.shared:
         compute = facts[device.uuid].compute if device.uuid in facts else VOLTA
         most = MAX_CLIENTS if compute >= VOLTA else MAX_CLIENTS_BEFORE_VOLTA
-        replicas = resource.replicas.get(device.uuid, 1)
+        replicas = resource.replicas[device.uuid]
         if replicas > most:
             raise RequestError(
                 f"{resource.name}: MPS serves {most} clients of this GPU, not {replicas}",
                 f"set replicas to at most {most}",
             )
-    uuids = tuple(device.uuid for device in resource.devices)
+    uuids = tuple(device.uuid for device in resource.shared)
     memory = [facts[uuid].memory if uuid in facts else 0 for uuid in uuids]
-    replicas_of = [resource.replicas.get(uuid, 1) for uuid in uuids]
+    replicas_of = [resource.replicas[uuid] for uuid in uuids]
     parts = tuple(total // count for total, count in zip(memory, replicas_of, strict=True))
     return Limits(uuids, parts, max(1, 100 // max(replicas_of, default=1)))
 
@@ -139,7 +142,7 @@ class Mps:
         """
         self._make_directories()
         # One that a killed plugin left behind has the directory, and limits of its own.
-        await self._run("quit")
+        await self._run(QUIT)
         await self._set_mode(compute_mode.EXCLUSIVE_PROCESS)
         child = self._start()
         try:
@@ -175,6 +178,7 @@ class Mps:
                 stderr=output,
                 cwd="/",
                 env=self._environment,
+                start_new_session=True,
             )
 
     async def _answering(self, child: Child) -> None:
@@ -206,9 +210,14 @@ class Mps:
         raise self._ended(child)
 
     async def _stop(self, child: Child) -> None:
-        if child.poll() is None:
-            await self._run("quit")
-        if not await children.ended(child, ANSWER):
+        """End the daemon; its servers, which hold GPUs, don't survive it."""
+        try:
+            if child.poll() is None:
+                await self._run(QUIT)
+            await children.ended(child, ANSWER)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             await children.kill(child)
 
     # ---- what is said to it

@@ -44,15 +44,17 @@ class MpsDaemons:
     ) -> None:
         """Start what is new, replace what has changed, stop what is gone; the rest goes on.
 
-        ``facts`` are NVML's, by the GPUs' UUIDs: a new resource waits for all of its own.
+        ``facts`` are NVML's, by the GPUs' UUIDs: a new resource waits for all of its own. GPUs that
+        a resource has beside its shared ones are none of a daemon's business.
         """
         wanted = {each.name: each for each in resources if each.sharing == "mps"}
         for name in [name for name in self._running if name not in wanted]:
             self._running.pop(name).task.cancel()
         for name, resource in wanted.items():
-            told = all(device.uuid in facts for device in resource.devices)
+            told = all(device.uuid in facts for device in resource.shared)
             # Not the facts: while NVML starts anew there are none, and clients have their GPU.
-            made_for = (mps_root, resource, inventory.driver_root, inventory.driver_version)
+            shared = (mps_root, resource.shared, resource.replicas)
+            made_for = (*shared, inventory.driver_root, inventory.driver_version)
             before = self._running.get(name)
             if before is not None:
                 waits = before.daemon == _NO_FACTS and told
@@ -75,7 +77,7 @@ class MpsDaemons:
                 each.task.result()  # it never ends: this raises
             reason = each.daemon if isinstance(each.daemon, str) else each.daemon.reason
             if reason:
-                found |= {device.uuid: reason for device in each.resource.devices}
+                found |= {device.uuid: reason for device in each.resource.shared}
         return found
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ import prctl
 import pynvml
 
 from nvhook.host.nvml import started, text
+from nvhook.kubelet import recovery
 from nvhook.kubelet.reports import MIG, NONE
 
 EVERY = 1.0  # seconds between rounds
@@ -154,9 +155,9 @@ class Watcher:
     # ---- probes
 
     def _probe(self) -> None:
-        """Ask every GPU something that only it can answer.
+        """Ask every GPU something that only it can answer, and NVML whether it is to be reset.
 
-        Raises: pynvml.NVMLError where none answers, and not because it is lost.
+        Raises: pynvml.NVMLError where NVML as a whole does not answer.
         """
         errors = self._look()
         results: dict[str, object] = {}
@@ -169,13 +170,27 @@ class Watcher:
                 errors.append(error)
                 results[gpu.uuid] = error
             gpu.bad = gpu.bad + 1 if gpu.uuid in results else 0
+            if not gpu.bad and (reason := recovery.needed(gpu.handle)):
+                results[gpu.uuid] = reason
             if not gpu.bad and _mode(gpu) != gpu.mode:
                 _tell_gpu(gpu)
-        if errors and len(errors) == self._count and not any(e.value in _LOST for e in errors):
+        if errors and self._is_whole(errors):
             raise errors[0]
         for gpu in self._gpus.values():
             tell("probe", gpu.uuid, results.get(gpu.uuid, "ok"))
         tell("round")
+
+    def _is_whole(self, errors: list[pynvml.NVMLError]) -> bool:
+        """Tell whether errors are NVML's own: every GPU gives one, and not because it is lost."""
+        if len(errors) < self._count or any(error.value in _LOST for error in errors):
+            return False
+        if self._count > 1:
+            return True
+        try:
+            pynvml.nvmlSystemGetDriverVersion()
+        except pynvml.NVMLError:
+            return True
+        return False  # the only GPU fails, and the rest of NVML answers
 
     # ---- topology
 

@@ -1,5 +1,7 @@
 """What the NVML child tells, one line each: the lines, and what they mean. Pure.
 
+That a child has been started is no line of its own.
+
 ====================================  =============================================================
 ``driver VERSION``                    NVML has started
 ``gpu UUID BUS-ID MIB MAJOR.MINOR``   a GPU: its memory in MiB (0: unknown), its compute capability,
@@ -22,6 +24,11 @@ from nvhook.formats.gpu_information import normalize_bus_id
 
 NONE = "-"
 MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A child has been started; NVML may take long to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ class Failed:
     reason: str
 
 
-Report = Driver | GpuFacts | Link | Ready | Xid | Probe | Round | Failed
+Report = Started | Driver | GpuFacts | Link | Ready | Xid | Probe | Round | Failed
 
 
 def parse(line: str) -> Report | None:

@@ -41,6 +41,11 @@ class Resource:
         """The ids that the kubelet knows: a UUID, of a shared device ``uuid::0``, ``uuid::1``..."""
         return tuple(name for device in self.devices for name in self.ids_of(device))
 
+    @property
+    def shared(self) -> tuple[Device, ...]:
+        """The devices that are handed out more than once; the others are as without sharing."""
+        return tuple(device for device in self.devices if device.uuid in self.replicas)
+
     def ids_of(self, device: Device) -> list[str]:
         """Return the ids of one of the devices."""
         if device.uuid not in self.replicas:

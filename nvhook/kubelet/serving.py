@@ -127,7 +127,10 @@ class Serving:
         if served.task is not None:
             served.task.cancel()
             await asyncio.wait([served.task])
-        served.registration.withdraw()
+        try:
+            served.registration.withdraw()
+        except OSError as error:  # a name that is left behind leads nowhere
+            LOG.warning("a socket's name can't be removed", extra=fields(reason=str(error)))
         await served.server.stop(grace)
 
     def _wake(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from nvhook.core.inventory import Inventory
 from nvhook.kubelet.backoff import Backoff
 from nvhook.kubelet.children import Child, kill
-from nvhook.kubelet.reports import Failed, Report, Round, parse
+from nvhook.kubelet.reports import Failed, Report, Round, Started, parse
 
 # All in seconds.
 HEARTBEAT = 15.0
@@ -98,6 +98,7 @@ class Watch:
         except OSError as error:
             self._report(Failed(f"no child can be started: {error.strerror}"))
             return
+        self._report(Started())
         lines = asyncio.StreamReader(MAX_LINE)
         pipe: asyncio.BaseTransport | None = None
         try:

@@ -22,6 +22,9 @@ The state file, ``DIR/state``, is text of ``key=value`` lines; ``#`` starts a co
                                 or failed: "unknown error"
     gpu0.xid=79                 an Xid has happened, of one MIG instance: 31 7 0 (GI, CI); each
                                 such line is one event, told to who waits for events then
+    gpu0.recovery=0             NVML's recovery action, 1: a reset; without the line the driver
+                                knows of none
+    gpu0.rows=pending           a row of its memory waits to be remapped; or failed: it can't be
     gpu0.place=0/1/0            on the PCI tree: CPU/host bridge/switch/switch/board
     gpu0.nvlinks=1 1 s          the other end of each NVLink: a GPU's index, or s for a switch
     nvml=ok                     or storm: every call into NVML answers "unknown error"; or hang:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from nvhook.cli import main
 from nvhook.sim.driver import create
 
+MIXED = "mig.strategy=mixed"
 NVHOOK = [sys.executable, "-I", "-m", "nvhook"]
 
 
@@ -151,3 +152,32 @@ def test_labels_follow_the_driver_and_go_with_the_process(
     assert not output.exists()
     assert errors.count("\n") == 1  # told once, though it lasted
     assert "no NVIDIA driver is loaded" in errors
+
+
+def test_settings_that_become_wrong_end_nothing(driver: Path, tmp_path: Path) -> None:
+    plugin, output = tmp_path / "plugin.yaml", tmp_path / "gfd"
+    good = "version: v1\nflags: {migStrategy: %s}\n"
+    plugin.write_text(good % "mixed")
+    arguments = ["--config-file", str(plugin), "--output", str(output), "--sleep-interval", "1s"]
+    kept = subprocess.Popen(
+        [*NVHOOK, "node-labels", "--config", str(driver / "config.toml"), *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert eventually(lambda: MIXED in text_of(output))
+        plugin.write_text("version: v1\nflags: {migStrategi: none}\n")
+        output.unlink()
+        assert eventually(lambda: MIXED in text_of(output))  # with the last good ones
+        assert kept.poll() is None
+        plugin.write_text(good % "none")
+        assert eventually(lambda: MIXED not in text_of(output) != "")
+    finally:
+        kept.terminate()
+        _, errors = kept.communicate(timeout=20)
+    assert kept.returncode == 0
+    assert errors.count("migStrategi") == 1
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

@@ -18,10 +18,19 @@ class Plugin:
     """``nvhook device-plugin``, running; what it logs is kept."""
 
     def __init__(
-        self, config: Path, socket: Path, *arguments: str, environment: Mapping[str, str] = {}
+        self,
+        config: Path,
+        socket: Path,
+        *arguments: str,
+        environment: Mapping[str, str] = {},
+        before: str = "",
     ) -> None:
+        """Start it; ``before`` is Python that changes a constant first."""
+        program = [str(Path(sys.executable).with_name("nvhook"))]
+        if before:
+            program = [sys.executable, "-Ic", f"{before}; from nvhook.cli import run; run()"]
         command = [
-            str(Path(sys.executable).with_name("nvhook")),
+            *program,
             "device-plugin",
             f"--config={config}",
             f"--kubelet-socket={socket}",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.sim.machine import gpu_uuid
+from tests.kubelet.machines import cpu_seconds
 from tests.kubelet.plugin import Plugin, until
 from tests.kubelet.scripted import ScriptedKubelet
 
@@ -153,11 +154,55 @@ def test_what_no_strategy_fits_is_not_served_until_it_fits(
     assert running.wait_for_log("MIG strategy single")["level"] == "error"
     kubelet.wait_for(lambda: not first.connected)
     assert first.devices == {}
+    status, text = running.get("/readyz")
+    assert (status, [*json.loads(text)["problems"]]) == (503, ["fit"])
+    assert running.get("/healthz")[0] == 200
     file.write_text("version: v1\nflags: {migStrategy: mixed}\n")
     running.send(signal.SIGHUP)
     kubelet.wait_for(lambda: kubelet.endpoints[GPU] is not first)
     kubelet.wait_for_list()
     assert kubelet.allocatable() == 1
+    until(lambda: running.get("/readyz")[0] == 200, 5)
+
+
+def test_a_kubelet_directory_that_is_lost_is_not_ready_and_then_not_healthy(
+    kubelet: ScriptedKubelet, machine: Machine, plugin: Start, short_directory: Path
+) -> None:
+    running = plugin(
+        machine(gpus=1), before="from nvhook.kubelet import daemon; daemon.LASTING = 3"
+    )
+    kubelet.wait_for_list()
+    kubelet.stop()
+    kept = kubelet.directory.rename(short_directory / "kept")
+    kubelet.directory.write_text("")
+    running.send(signal.SIGHUP)
+    running.wait_for_log("can't use the kubelet's directory")
+    status, text = running.get("/readyz")
+    assert (status, [*json.loads(text)["problems"]]) == (503, ["serving"])
+    assert running.get("/healthz")[0] == 200
+    until(lambda: running.get("/healthz")[0] == 503, 5)
+    kubelet.directory.unlink()
+    kept.rename(kubelet.directory)
+    kubelet.start()
+    running.send(signal.SIGHUP)
+    kubelet.wait_for_list()
+    until(lambda: running.get("/readyz")[0] == running.get("/healthz")[0] == 200, 5)
+
+
+def test_without_their_cdi_spec_devices_are_unhealthy(
+    kubelet: ScriptedKubelet, machine: Machine, plugin: Start, short_directory: Path
+) -> None:
+    cdi = short_directory / "cdi"
+    cdi.write_text("a file where the directory should be")
+    running = plugin(machine(gpus=2), "--device-list-strategy=cdi-cri")
+    endpoint = kubelet.wait_for_list()
+    assert endpoint.devices == {gpu_uuid(0): False, gpu_uuid(1): False}
+    status, text = running.get("/readyz")
+    assert (status, [*json.loads(text)["problems"]]) == (503, ["cdi"])
+    cdi.unlink()
+    running.send(signal.SIGHUP)
+    kubelet.wait_for(lambda: kubelet.allocatable() == 2)
+    until(lambda: running.get("/readyz")[0] == 200, 5)
 
 
 def test_another_partition_makes_other_resources(
@@ -250,10 +295,17 @@ def test_an_idle_plugin_costs_nothing(
     kubelet: ScriptedKubelet, machine: Machine, plugin: Start
 ) -> None:
     running = plugin(machine(gpus=8))
+    running.wait_for_log("NVML watches the GPUs")
     kubelet.wait_for_list()
-    before = running.cpu_seconds()
+    (child,) = running.children()
+
+    def spent() -> float:
+        return running.cpu_seconds() + cpu_seconds(int(child))
+
+    before = spent()
     time.sleep(5)
-    assert running.cpu_seconds() - before < 0.1, "2 % of a core"
+    assert spent() - before < 0.1, "2 % of a core, NVML's process with it"
+    assert running.children() == [child]
 
 
 def _unload(directory: Path) -> Callable[[], None]:

@@ -127,6 +127,31 @@ def test_a_daemon_that_dies_is_noticed_at_once_and_replaced_with_its_limits(runn
     asyncio.run(run())
 
 
+def test_no_server_outlives_its_daemon_however_that_ends(running) -> None:
+    async def run() -> None:
+        it = running()
+        program = it.machine.directory / "root/usr/bin/nvidia-cuda-mps-control"
+        real = program.rename(program.with_name("real"))
+        servers = it.machine.directory / "servers"
+        program.write_text(
+            f"#!/bin/sh\n[ $# = 0 ] || {{ sleep 600 & echo $! >>{servers}; }}\nexec {real} $*\n"
+        )
+        program.chmod(0o755)
+        async with it:
+            await it.until(healthy=True)
+            os.kill(it.pid, signal.SIGKILL)
+            await it.until(healthy=False)
+            await it.until(healthy=True)
+            first, second = map(int, servers.read_text().split())
+            assert not is_running(first)
+            assert is_running(second)
+        assert it.log()[-2:] == ["quit -t 1", "Exit"]
+        await asyncio.sleep(0.1)
+        assert not is_running(second)
+
+    asyncio.run(run())
+
+
 def test_a_daemon_that_hangs_is_replaced(running) -> None:
     async def run() -> None:
         async with running() as it:

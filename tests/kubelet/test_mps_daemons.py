@@ -24,6 +24,30 @@ def machine(tmp_path: Path, require, monkeypatch) -> Machine:
     return Machine(tmp_path / "sim", 2)
 
 
+def test_a_gpu_beside_the_shared_ones_is_left_alone(machine: Machine, tmp_path: Path) -> None:
+    async def run() -> None:
+        inventory = machine.inventory
+        a, b = inventory.gpus
+        facts = {a.uuid: GpuFacts(a.uuid, a.pci_bus_id, 16384, (9, 0))}
+        daemons = MpsDaemons(lambda: None)
+        mixed = Resource("nvidia.com/gpu", (a, b), {a.uuid: 4}, "mps", one_only=True)
+        root = str(tmp_path / "mps")
+        daemons.apply(root, [mixed], inventory, facts)
+        assert set(daemons.reasons()) == {a.uuid}
+        await until(lambda: not daemons.reasons(), daemons.reasons)
+        mode = f"{machine.directory}/run/compute-mode.{{}}"
+        assert Path(mode.format(a.minor)).read_text() == "3\n"
+        assert not Path(mode.format(b.minor)).exists()
+        pid = Path(root, mixed.name, "pipe/nvidia-cuda-mps-control.pid")
+        before = pid.read_text()
+        daemons.apply(root, [replace(mixed, devices=(a,))], inventory, facts)
+        assert daemons.reasons() == {}
+        assert pid.read_text() == before
+        await daemons.stop()
+
+    asyncio.run(run())
+
+
 async def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
     deadline = time.monotonic() + 20
     while not condition():

@@ -182,6 +182,21 @@ def test_resources_come_and_go_one_by_one(kubelet: ScriptedKubelet, server: Serv
     assert kubelet.wait_for_list("nvidia.com/b").devices == {second.uuid: True}
 
 
+def test_a_server_ends_though_its_name_can_not_be_removed(
+    kubelet: ScriptedKubelet, server: Server
+) -> None:
+    (gpu,) = gpus(1)
+    server.apply(Resource("nvidia.com/a", (gpu,), {}))
+    endpoint = kubelet.wait_for_list("nvidia.com/a")
+    name = Path(endpoint.path)
+    name.unlink()
+    name.mkdir()
+    server.apply()
+    kubelet.wait_for(lambda: not endpoint.connected, 5)
+    assert endpoint.devices == {}
+    name.rmdir()
+
+
 def test_a_list_that_is_made_just_before_the_end_is_still_sent(
     kubelet: ScriptedKubelet, server: Server
 ) -> None:

@@ -13,7 +13,18 @@ import pytest
 
 from nvhook.kubelet import nvml_watch, watch
 from nvhook.kubelet.health import Health
-from nvhook.kubelet.reports import Driver, Failed, GpuFacts, Link, Probe, Ready, Report, Round, Xid
+from nvhook.kubelet.reports import (
+    Driver,
+    Failed,
+    GpuFacts,
+    Link,
+    Probe,
+    Ready,
+    Report,
+    Round,
+    Started,
+    Xid,
+)
 from nvhook.kubelet.watch import Watch
 from tests.kubelet.machines import Machine
 from tests.kubelet.processes import children
@@ -83,6 +94,7 @@ def test_the_machine_is_told_and_then_every_gpu_each_second(make) -> None:
             a, b, c = watching.uuids
             told = await watching.until(Round)
             assert told == [
+                Started(),
                 Driver("550.54.14"),
                 *(
                     GpuFacts(uuid, f"0000:{bus}:00.0", 81559, (9, 0))
@@ -262,6 +274,44 @@ def test_the_only_gpu_that_is_lost_is_no_failure_of_nvml(make) -> None:
     asyncio.run(run())
 
 
+def test_the_only_gpu_that_fails_leaves_like_any_other_and_a_broken_nvml_is_told(make) -> None:
+    async def run() -> None:
+        machine = make(1)
+        async with Watching(machine) as watching:
+            await watching.until(Round)
+            machine.say("gpu0.status=failed")
+            await watching.until_health({watching.uuids[0]: "Unknown Error"}, 5)
+            assert not any(isinstance(each, Failed) for each in watching.reports)
+            machine.say("nvml=storm")
+            await watching.until(Failed, 5)
+
+    asyncio.run(run())
+
+
+def test_a_gpu_that_needs_a_reset_stays_away_until_it_had_one(make) -> None:
+    async def run() -> None:
+        machine = make(1, ("1g.10gb",) * 2)
+        async with Watching(machine, whole=False) as watching:
+            parts = [part.uuid for part in machine.inventory.mig_devices]
+            await watching.until(Round)
+            machine.say("gpu0.xid=48", "gpu0.recovery=1")
+            bad = dict.fromkeys(parts, "NVML asks for a reset of the GPU")
+            await watching.until_health(bad, 5)
+            await watching.until(Round, 15, times=12)
+            assert watching.health.unhealthy(time.monotonic()) == bad
+            # 3: programs that use several GPUs are to end; that is no matter of this one.
+            machine.say("gpu0.recovery=3", "gpu0.rows=pending")
+            why = "a row of its memory is remapped by the next reset of the GPU"
+            await watching.until_health(dict.fromkeys(parts, why), 5)
+            machine.say("gpu0.rows=failed")
+            why = "a row of its memory can't be remapped"
+            await watching.until_health(dict.fromkeys(parts, why), 5)
+            machine.say("gpu0.rows=")
+            await watching.until_health({}, 30)
+
+    asyncio.run(run())
+
+
 def test_a_gpu_that_is_lost_from_the_start_hides_no_other(make) -> None:
     async def run() -> None:
         machine = make()
@@ -374,7 +424,7 @@ def test_another_driver_is_watched_by_another_child(make, tmp_path: Path) -> Non
             newer = Machine(tmp_path / "newer", 2, driver_version="560.35.03")
             watching.watch.use(newer.inventory)
             told = await watching.until(Round)
-            assert told[0] == Driver("560.35.03")
+            assert told[:2] == [Started(), Driver("560.35.03")]
 
     asyncio.run(run())
 

@@ -4,7 +4,7 @@ import pytest
 
 from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.kubelet.health import Health
-from nvhook.kubelet.reports import Failed, GpuFacts, Probe, Round, Xid
+from nvhook.kubelet.reports import Failed, GpuFacts, Probe, Round, Started, Xid
 from nvhook.kubelet.settings import APPLICATION_XIDS
 
 A, B = (Gpu(n, f"GPU-{name}", n, f"0000:0{n}:00.0", "NVIDIA L4") for n, name in enumerate("ab"))
@@ -198,6 +198,24 @@ def test_nvml_has_a_minute_to_start() -> None:
     machine = Machine()
     machine.seconds(1)
     assert machine.silence(31) != {}
+
+
+def test_nvml_has_a_minute_to_start_anew(machine: Machine) -> None:
+    machine.health.take(Failed("unknown error"), machine.now)
+    machine.silence(29)
+    machine.health.take(Started(), machine.now)
+    assert machine.silence(60) == {}
+    assert set(machine.silence(1)) == {A.uuid, B.uuid}
+
+
+def test_children_that_only_fail_have_30_seconds_in_all(machine: Machine) -> None:
+    for _ in range(15):
+        machine.health.take(Started(), machine.now)
+        machine.health.take(Failed("unknown error"), machine.now)
+        assert machine.silence(2) == {}
+    assert set(machine.silence(1)) == {A.uuid, B.uuid}
+    machine.health.take(Started(), machine.now)
+    assert set(machine.silence(1)) == {A.uuid, B.uuid}
 
 
 def test_a_new_gpu_is_good_and_a_gone_one_forgotten(machine: Machine) -> None:

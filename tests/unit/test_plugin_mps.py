@@ -35,6 +35,11 @@ def test_each_replica_has_an_equal_part(replicas, memory, threads) -> None:
     assert limits(resource(*replicas), facts()) == Limits(uuids, memory, threads)
 
 
+def test_a_gpu_that_is_not_shared_is_not_the_daemons() -> None:
+    mixed = Resource("nvidia.com/gpu", (A, B), {A.uuid: 4}, "mps", one_only=True)
+    assert limits(mixed, facts()) == Limits(("GPU-a",), (4096,), 25)
+
+
 def test_memory_that_nobody_knows_is_not_limited() -> None:
     assert limits(resource(4), {}) == Limits(("GPU-a",), (0,), 25)
     assert limits(resource(4), facts(memory=0)).memory == (0,)

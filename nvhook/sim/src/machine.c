@@ -64,6 +64,12 @@ static enum sim_nvml nvml_of(const char *value) {
     return strcmp(value, "hang") ? SIM_ANSWERING : SIM_HANGING;
 }
 
+static enum sim_rows rows_of(const char *value) {
+    if (!strcmp(value, "pending"))
+        return SIM_ROWS_PENDING;
+    return strcmp(value, "failed") ? SIM_ROWS_SOUND : SIM_ROWS_FAILED;
+}
+
 static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
     if (!strcmp(key, "uuid"))
         copy_text(gpu->uuid, sizeof gpu->uuid, value);
@@ -85,6 +91,10 @@ static void set_gpu(struct sim_gpu *gpu, const char *key, const char *value) {
         gpu->mig_mode = number(value) != 0;
     else if (!strcmp(key, "status"))
         gpu->status = status_of(value);
+    else if (!strcmp(key, "recovery"))
+        gpu->recovery = atoi(value);
+    else if (!strcmp(key, "rows"))
+        gpu->rows = rows_of(value);
     else if (!strcmp(key, "place"))
         copy_text(gpu->place, sizeof gpu->place, value);
     else if (!strcmp(key, "nvlinks"))
@@ -208,6 +218,8 @@ int sim_load(const char *path, struct sim_machine *machine) {
         rc = read_trailer(fd, text);
     if (!rc) {
         memset(machine, 0, sizeof *machine);
+        for (unsigned i = 0; i < SIM_MAX_GPUS; i++)
+            machine->gpus[i].recovery = -1;
         parse(text, machine);
         if (machine->state_path[0] == '/')
             overlay(machine, text);

@@ -26,6 +26,9 @@ enum sim_status { SIM_OK, SIM_LOST, SIM_FAILED };
 /* What every call into NVML does: SIM_HANGING ones never return. */
 enum sim_nvml { SIM_ANSWERING, SIM_STORM, SIM_HANGING };
 
+/* Rows of a GPU's memory: sound, remapped by its next reset, or beyond that. */
+enum sim_rows { SIM_ROWS_SOUND, SIM_ROWS_PENDING, SIM_ROWS_FAILED };
+
 struct sim_gpu {
     unsigned minor;
     unsigned device_id;
@@ -33,6 +36,8 @@ struct sim_gpu {
     int mig_capable;
     int mig_mode; /* in MIG mode also without MIG devices */
     enum sim_status status;
+    int recovery; /* NVML's recovery action; negative: the driver does not know of any */
+    enum sim_rows rows;
     char uuid[48];
     char bus[16];
     char model[96];

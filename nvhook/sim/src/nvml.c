@@ -157,8 +157,12 @@ static int text_out(const char *from, char *to, unsigned length) {
 }
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
-    return initialized ? text_out(machine.driver_version, version, length)
-                       : NVML_ERROR_UNINITIALIZED;
+    if (!initialized)
+        return NVML_ERROR_UNINITIALIZED;
+    struct sim_machine *now = malloc(sizeof *now);
+    int rc = now ? load(now) : NVML_ERROR_UNKNOWN;
+    free(now);
+    return rc ? rc : text_out(machine.driver_version, version, length);
 }
 
 int nvmlSystemGetNVMLVersion(char *version, unsigned length) {
@@ -213,8 +217,12 @@ int check(Device device, const void *out) {
     struct sim_machine *now = malloc(sizeof *now);
     int rc = now ? load(now) : NVML_ERROR_UNKNOWN;
     if (!rc) {
-        machine.gpus[gpu - machine.gpus].mig_mode = now->gpus[gpu - machine.gpus].mig_mode;
-        rc = error_of(&now->gpus[gpu - machine.gpus]);
+        const struct sim_gpu *as_it_is = &now->gpus[gpu - machine.gpus];
+        struct sim_gpu *ours = &machine.gpus[gpu - machine.gpus];
+        ours->mig_mode = as_it_is->mig_mode;
+        ours->recovery = as_it_is->recovery;
+        ours->rows = as_it_is->rows;
+        rc = error_of(as_it_is);
     }
     free(now);
     return rc;
