@@ -30,7 +30,7 @@ def offer(bundle: str, arguments: list[str], log: "Log") -> None:
 
     arguments: the hook's, after ``nvhook hook``. The caller's parent creates the container.
     """
-    if posix.geteuid() != 0 or b"NVHOOK_DEBUG" in posix.environ:
+    if b"NVHOOK_DEBUG" in posix.environ:
         return  # who debugs wants tracebacks with their lines
     parent = posix.getppid()
     try:

@@ -43,6 +43,13 @@ def waiting(bundle: Bundle) -> list[int]:
     return found
 
 
+def the_waiting(bundle: Bundle) -> int:
+    """Return the one that listens for a bundle's hook, once the one that edited has ended."""
+    wait_for(lambda: socket_path(bundle).exists() and len(waiting(bundle)) == 1)
+    [pid] = waiting(bundle)
+    return pid
+
+
 def socket_path(bundle: Bundle) -> Path:
     status = bundle.directory.stat()
     return DIRECTORY / f"handoff-{status.st_dev}-{status.st_ino}"
@@ -109,9 +116,7 @@ def created(bundle: Bundle, script: str = SLEEPER) -> Iterator[subprocess.Popen[
 def waiter(gpu_bundle) -> Iterator[int]:
     """An interpreter that waits for the bundle's hook."""
     with created(gpu_bundle):
-        wait_for(socket_path(gpu_bundle).exists)
-        [pid] = waiting(gpu_bundle)
-        yield pid
+        yield the_waiting(gpu_bundle)
 
 
 def arguments_of(bundle: Bundle) -> list[str]:
@@ -264,13 +269,12 @@ def test_its_error_is_the_hooks(handler, bundles) -> None:
 def test_it_holds_nothing_of_its_callers(gpu_bundle) -> None:
     """Whoever reads the runtime's output to its end does not wait for it."""
     with created(gpu_bundle) as process:
-        wait_for(socket_path(gpu_bundle).exists)
+        pid = the_waiting(gpu_bundle)
         begun = time.monotonic()
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read() + process.stderr.read() == ""
         assert time.monotonic() - begun < handoff.PATIENCE / 3
-        [pid] = waiting(gpu_bundle)
         held = sorted(os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
         held = [re.sub(r"\d+", "N", each) for each in held]
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -346,7 +350,7 @@ def test_it_serves_without_an_archive(gpu_bundle) -> None:
     assert not offered(gpu_bundle)
 
 
-def test_only_root_offers(gpu_bundle) -> None:
+def test_who_can_not_listen_there_offers_nothing(gpu_bundle) -> None:
     offer(gpu_bundle, 5, MAPPED)
     time.sleep(0.3)
     assert not offered(gpu_bundle)
@@ -372,11 +376,11 @@ def test_the_answer_is_what_the_hook_says(gpu_bundle, waiter) -> None:
 
 def test_a_bundle_that_is_created_twice_at_once(gpu_bundle) -> None:
     with created(gpu_bundle):
-        wait_for(socket_path(gpu_bundle).exists)
-        [first] = waiting(gpu_bundle)
+        first = the_waiting(gpu_bundle)
         inode = socket_path(gpu_bundle).stat().st_ino
         with created(gpu_bundle):
             wait_for(lambda: socket_path(gpu_bundle).stat().st_ino != inode)
+            wait_for(lambda: len(waiting(gpu_bundle)) == 2)
             [second] = {*waiting(gpu_bundle)} - {first}
 
             done = [call_hook(gpu_bundle), call_hook(gpu_bundle)]
@@ -386,6 +390,20 @@ def test_a_bundle_that_is_created_twice_at_once(gpu_bundle) -> None:
             assert served == second
             assert other not in {first, second}
             assert waiting(gpu_bundle) == [first]
+
+
+def test_one_that_ends_leaves_the_socket_of_another(gpu_bundle) -> None:
+    with created(gpu_bundle) as earlier:
+        first = the_waiting(gpu_bundle)
+        inode = socket_path(gpu_bundle).stat().st_ino
+        with created(gpu_bundle):
+            wait_for(lambda: socket_path(gpu_bundle).stat().st_ino != inode)
+            earlier.kill()
+            wait_for(lambda: first not in waiting(gpu_bundle))
+            second = the_waiting(gpu_bundle)
+
+            assert call_hook(gpu_bundle).returncode == 1
+            assert logged_errors(gpu_bundle) == [second]
 
 
 # ---- whom it serves ----
@@ -431,7 +449,7 @@ def test_it_refuses_what_is_not_its_hook(gpu_bundle, place, waiter, change) -> N
     other = state.replace(str(gpu_bundle.directory).encode(), str(place).encode())
     assert other != state
     request = {
-        "arguments": request_of([*arguments[:-1], "/etc/other.toml"], state),
+        "arguments": request_of([*arguments[:-1], arguments[-1][:-1] + "x"], state),
         "more-arguments": request_of([*arguments, "--cdi=all"], state),
         "bundle": request_of(arguments, other),
         "state": request_of(arguments, b"[1]"),
