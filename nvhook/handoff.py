@@ -28,7 +28,8 @@ _NAMESPACES = ("mnt", "pid", "user", "cgroup")
 def offer(bundle: str, arguments: list[str], log: "Log") -> None:
     """Fork the process that will do a hook's work; where it can't be, nothing is different.
 
-    arguments: the hook's, after ``nvhook hook``. The caller's parent creates the container.
+    arguments: the hook's, after ``nvhook hook``. The caller's parent creates the container. Returns
+    when the process listens and holds nothing of the engine's any more.
     """
     if b"NVHOOK_DEBUG" in posix.environ:
         return  # who debugs wants tracebacks with their lines
@@ -36,13 +37,18 @@ def offer(bundle: str, arguments: list[str], log: "Log") -> None:
     try:
         creator = posix.pidfd_open(parent)
         status = posix.stat(bundle)
-        if posix.getppid() != parent or posix.fork():
+        reader, writer = posix.pipe()
+        if posix.getppid() != parent:
+            return
+        if posix.fork():
+            posix.close(writer)
+            posix.read(reader, 1)  # nothing comes but the end
             return
     except (AttributeError, OSError) as error:  # pidfd_open: a Python made for an older Linux
         log.debug("no handoff", why=error)
         return
     try:
-        _wait(creator, (status.st_dev, status.st_ino), arguments)
+        _wait(creator, writer, (status.st_dev, status.st_ino), arguments)
     except OSError as error:
         log.debug("no handoff", why=error)
     except Exception as error:  # noqa: BLE001 - a bug; the hook starts Python itself
@@ -51,19 +57,20 @@ def offer(bundle: str, arguments: list[str], log: "Log") -> None:
         posix._exit(0)
 
 
-def _wait(creator: int, bundle: tuple[int, int], arguments: list[str]) -> None:
-    """Be ready for one hook of a bundle (device and inode number)."""
+def _wait(creator: int, ready: int, bundle: tuple[int, int], arguments: list[str]) -> None:
+    """Be there for one hook of a bundle (device and inode number); close ready when listening."""
     posix.setsid()  # a terminal's signals are for the runtime
     posix.chdir("/")
     null = posix.open("/dev/null", posix.O_RDWR)
     for standard in range(3):
         posix.dup2(null, standard)
-    _close_all_but(creator)
-    import _socket  # after the caller has gone on
+    _close_all_but(creator, ready)
+    import _socket
 
     path = f"{state_file.DIRECTORY}/handoff-{bundle[0]}-{bundle[1]}"
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     inode = _listen(listener, path)
+    posix.close(ready)
     try:
         _load_hook()
         caller = _accept(listener, creator)
