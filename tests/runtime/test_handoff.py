@@ -263,6 +263,24 @@ def test_its_error_is_the_hooks(handler, bundles) -> None:
     assert_nothing_is_left(bundle)
 
 
+@pytest.mark.parametrize("user_namespace", [False, True], ids=["root", "userns"])
+def test_what_takes_a_helper_program_works_there(handler, bundles, debian, user_namespace) -> None:
+    """A damaged loader cache is rebuilt by a confined ldconfig."""
+    bundle = bundles(handler, debian)
+    (bundle.seen_root / "etc/ld.so.cache").write_bytes(b"damaged")
+    seen = bundle.directory / "seen"
+    with_witness(bundle, f"{who_waits(bundle)} >{seen}")
+    bundle.args("/bin/sh", "-c", "/sbin/ldconfig -p | grep -c libcuda.so.1")
+    if user_namespace:
+        bundle.use_user_namespace(owned=True)
+
+    result = handler.start(bundle)
+
+    assert result.stdout == "1\n"
+    assert injected_by(result.log) == [int(seen.read_text())]
+    assert_nothing_is_left(bundle)
+
+
 # ---- the one that waits ----
 
 
