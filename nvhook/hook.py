@@ -23,12 +23,13 @@ _REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the hook's env
 
 def main(arguments: list[str]) -> "NoReturn":
     """Run the hook and end the process: 0 done or not a GPU container, 1 failed, 2 usage."""
-    code = _main(arguments[1:])
+    code = run(arguments[1:])
     # Not sys.exit: tearing the interpreter down costs milliseconds of the container's start.
     posix._exit(code)
 
 
-def _main(arguments: list[str]) -> int:
+def run(arguments: list[str], state: bytes | None = None) -> int:
+    """Run the hook and return its exit status; state: what is else read from standard input."""
     try:
         options = _Options(arguments)
     except ValueError as error:
@@ -37,7 +38,7 @@ def _main(arguments: list[str]) -> int:
     log = Log()
     failure: Exception
     try:
-        _run(options, log)
+        _run(options, log, state)
     except NvhookError as error:
         failure, line = error, str(error)
     except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
@@ -90,14 +91,14 @@ class _Options:
             raise ValueError(f"one stage is needed, prestart or createRuntime; found {found}")
 
 
-def _run(options: _Options, log: Log) -> None:
+def _run(options: _Options, log: Log, given: bytes | None) -> None:
     from nvhook import config as configuration
     from nvhook import pipeline
     from nvhook.core.planner import rest
     from nvhook.core.request import from_container
     from nvhook.formats.oci import MAX_STATE, parse_state
 
-    state = parse_state(_read_state(MAX_STATE))
+    state = parse_state(_read_state(MAX_STATE) if given is None else given)
     log.bind(container=state.id)
     container = pipeline.read_container(state.bundle)
     try:

@@ -77,6 +77,7 @@ RUNTIME = (
     "nvhook.formats.oci",
     "nvhook.formats.oci_edit",
     "nvhook.formats.proc_driver",
+    "nvhook.handoff",
     "nvhook.host",
     "nvhook.host.driver_texts",
     "nvhook.host.inventory_cache",

@@ -29,11 +29,14 @@ EXTENSIONS = (
 
 
 def load(site: str) -> None:
-    """Run every module; what is not among them is found in site as usual."""
-    sys.path.append(site)
+    """Run every module that is not loaded; what is not among them is found in site as usual."""
+    if site not in sys.path:
+        sys.path.append(site)
     loaded = sys.modules
     make = type(sys)
     for name, is_package, code in MODULES:
+        if name in loaded:  # by the door that hands its work over: handoff.py
+            continue
         module = loaded[name] = make(name)
         parent, _, tail = name.rpartition(".")
         module.__package__ = name if is_package else parent
@@ -54,7 +57,7 @@ def load_extensions(site: str) -> None:
     python = next((path for path in sys.path if path.endswith("/lib-dynload")), "")
     ours = [name for name, _, _ in MODULES]
     for needed_by, name, pattern in EXTENSIONS:
-        if needed_by not in ours:
+        if needed_by not in ours or name in sys.modules:
             continue
         file = pattern.format(site=site, suffix=suffix, python=python)
         try:

@@ -11,7 +11,7 @@ import sys
 import time
 
 from nvhook import config as configuration
-from nvhook import pipeline
+from nvhook import handoff, pipeline
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
@@ -46,38 +46,36 @@ def main(arguments: list[str]) -> "NoReturn":
     nvhook's configuration file, the runtime's --log file and --log-format; the last three may be
     empty.
     """
-    posix._exit(_main(*arguments[1:]))
-
-
-def _main(
-    bundle: str, config_json: str, launcher: str, config: str, log_path: str, log_format: str
-) -> int:
+    bundle, config_json, launcher, config, log_path, log_format = arguments[1:]
     log = Log()
     log.bind(bundle=bundle)
     failure: Exception
     try:
-        edit_bundle(bundle, config_json, launcher, config or None, log)
+        hook = edit_bundle(bundle, config_json, launcher, config or None, log)
     except NvhookError as error:
         failure, line = error, str(error)
     except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
         failure = error
         line = one_line(f"internal error: {type(error).__name__}: {error} (hint: {_REPORT})")
     else:
-        return 0
+        if hook:
+            handoff.offer(bundle, hook, log)
+        posix._exit(0)
     log.error(line)
     print(f"nvhook: {line}", file=sys.stderr)
     if log_path:
         _tell_engine(log_path, log_format, f"nvhook: {line}")
     if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
-    return 1
+    posix._exit(1)
 
 
 def edit_bundle(
     bundle: str, config_json: str, launcher: str, config_path: str | None, log: Log
-) -> None:
+) -> list[str]:
     """Give a bundle's container in its config.json what it asks for; nothing if it asks for none.
 
+    Returns the arguments (after ``nvhook hook``) of the hook that does the rest; none: no hook.
     Raises: NvhookError; the file is unchanged then.
     """
     data = pipeline.read_config(config_json)
@@ -91,23 +89,26 @@ def edit_bundle(
         if may_ask(container):
             raise
         log.warning(str(error))
-        return
+        return []
     log.configure(settings.log_path, settings.log_level)
     warnings: list[str] = []
     request = from_container(container, settings, warnings)
     for warning in warnings:
         log.warning(warning)
     if request is None or gave_cdi(document):
-        return
+        return []
     additions = _additions(request, container, settings)
+    arguments: list[str] = []
     if request.needs_driver:
         options = ["--config", config_path] if config_path else []
-        arguments = ["nvhook", "hook", STAGE, "--delegated", *options]
-        hook: dict[str, object] = {"path": launcher, "args": arguments, "env": [*HOOK_ENVIRONMENT]}
+        arguments = [STAGE, "--delegated", *options]
+        command = ["nvhook", "hook", *arguments]
+        hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
         additions += Additions(hooks=[(STAGE, hook)])
     text = add(data.decode(), document, additions, is_gpu_hook)
     _replace(config_json, text.encode())
     log.info("edited", devices=len(additions.devices), source=request.source)
+    return arguments
 
 
 def _additions(request: "Request", container: "ContainerConfig", settings: "Config") -> Additions:

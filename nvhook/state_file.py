@@ -45,8 +45,7 @@ def write(path: str, data: bytes) -> bool:
     directory = os.path.dirname(path)
     try:
         if not os.path.isdir(directory):
-            os.makedirs(directory, 0o755, exist_ok=True)
-            os.chmod(directory, 0o755)  # noqa: S103 - whatever the umask of the engine
+            make_directory(directory)
         fd = posix.open(temporary, flags, 0o644)
     except OSError:
         return False
@@ -66,3 +65,14 @@ def write(path: str, data: bytes) -> bool:
     except OSError:
         pass
     return False
+
+
+def make_directory(path: str) -> None:
+    """Make a directory (0755) and those above it.
+
+    Raises: OSError.
+    """
+    import os
+
+    os.makedirs(path, 0o755, exist_ok=True)
+    os.chmod(path, 0o755)  # noqa: S103 - whatever the umask of the engine

@@ -84,17 +84,24 @@ static int hook(int argc, char **argv)
 	if (isatty(STDIN_FILENO))
 		return fail("the container's state is expected on standard input", "container runtimes call this hook");
 	/* nvhook-runtime or a CDI spec put the hook there: no need to look whether it has something to do. */
-	bool has_work = false;
-	for (int i = 2; i < argc; i++)
-		has_work |= strncmp(argv[i], "--cdi", 5) == 0 || strcmp(argv[i], "--delegated") == 0;
-	if (has_work && fcntl(STDIN_FILENO, F_GETFD) >= 0)
+	bool cdi = false, delegated = false;
+	for (int i = 2; i < argc; i++) {
+		cdi |= strncmp(argv[i], "--cdi", 5) == 0;
+		delegated |= strcmp(argv[i], "--delegated") == 0;
+	}
+	/* nvhook-runtime's interpreter may still be there, but has no tracebacks with their lines. */
+	bool may_hand_over = delegated && !getenv("NVHOOK_DEBUG");
+	if ((cdi || delegated) && !may_hand_over && fcntl(STDIN_FILENO, F_GETFD) >= 0)
 		return run_python(true, argc, argv);
 	size_t size;
 	char *state = read_all(STDIN_FILENO, &size);
 	char bundle[PATH_MAX], config[PATH_MAX + 16];
-	if (!has_work && state && find_bundle(state, size, bundle, sizeof bundle)) {
+	if (state && find_bundle(state, size, bundle, sizeof bundle)) {
+		int status = may_hand_over ? hand_over(argc - 2, argv + 2, bundle, state, size) : -1;
+		if (status >= 0)
+			return status;
 		snprintf(config, sizeof config, "%s/config.json", bundle);
-		if (!may_want_gpu(config))
+		if (!cdi && !delegated && !may_want_gpu(config))
 			return 0;
 	}
 	if (!state || !replay(state, size))

@@ -24,16 +24,20 @@ SITE = Path(nvhook.__file__).parent.parent
 # Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
 RECORD = """
 import sys
-DOOR = {"hook": [sys.argv[4:]], "runtime": sys.argv[4:]}[sys.argv[3]]
 bare = {*sys.modules}
 sys.path.append(sys.argv[1])
 name = "nvhook." + sys.argv[3]
 __import__(name)
-code = sys.modules[name]._main(*DOOR)
-loaded = sorted({*sys.modules} - bare)
-with open(sys.argv[2], "w") as file:
-    file.write(repr(loaded).replace("'", '"'))
-raise SystemExit(code)
+import posix
+end = posix._exit
+def record(code):
+    loaded = sorted({*sys.modules} - bare)
+    with open(sys.argv[2], "w") as file:
+        file.write(repr(loaded).replace("'", '"'))
+    end(code)
+posix._exit = record
+posix.fork = lambda: 1
+sys.modules[name].main(sys.argv[3:])
 """
 
 
