@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.engines import images
+from tests.kubelet.real import programs
 from tests.kubelet.real.node import Node, Plugin, open_node
-from tests.runtime import go, packages
+from tests.runtime import packages
 
 HERE = Path(__file__).parent
-GO_OPTIONS = ("-trimpath", "-ldflags=-s -w")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,15 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kubelet(require: Callable[[bool, str], None]) -> Path:
-    """The program: four minutes to build on two cores, once."""
-    package = "k8s.io/kubernetes/cmd/kubelet"
-    return go.build(require, HERE / "kubernetes", package, *GO_OPTIONS)
+    """The program."""
+    return programs.kubelet(require)
 
 
 @pytest.fixture(scope="session")
 def render(require: Callable[[bool, str], None]) -> Callable[[Path], list[dict[str, Any]]]:
     """Render a kustomization, and check each object as an API server does."""
-    program = go.build(require, HERE / "kubernetes", "./manifests", *GO_OPTIONS)
+    program = programs.manifest_checker(require)
 
     def rendered(directory: Path) -> list[dict[str, Any]]:
         done = subprocess.run([program, directory], capture_output=True, text=True, check=False)

@@ -1,0 +1,22 @@
+"""Fill the test cache with what takes longest: ``python -m tests.prepare``.
+
+scripts/test.sh runs it beside the first tests. What it does not get done they do themselves.
+"""
+
+import sys
+
+from tests.kubelet.real import programs
+from tests.runtime.real_driver import SUITES, real_driver
+
+
+def require(condition: bool, reason: str) -> None:
+    """End where something is not there: the tests say so, too."""
+    if not condition:
+        sys.exit(reason)
+
+
+if __name__ == "__main__":
+    programs.kubelet(require)
+    programs.manifest_checker(require)
+    for branch in SUITES:
+        real_driver(branch)
