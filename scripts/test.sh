@@ -30,7 +30,7 @@ shellcheck -x .ci/run
 step "tests"
 export NVHOOK_TEST_FORCE="${NVHOOK_TEST_FORCE:-1}"
 if [ "$#" -eq 0 ]; then
-	# The kubelet and NVIDIA's files take minutes, which the first tests leave a core for.
+	# The kubelet takes minutes, which the first tests leave a core for.
 	setsid nice "$bin/python" -m tests.prepare >/dev/null 2>&1 &
 	prepare=$!
 	trap 'kill -- "-$prepare" 2>/dev/null || :' EXIT

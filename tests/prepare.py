@@ -1,4 +1,4 @@
-"""Fill the test cache with what takes longest: ``python -m tests.prepare``.
+"""Build what takes longest into the test cache: ``python -m tests.prepare``.
 
 scripts/test.sh runs it beside the first tests. What it does not get done they do themselves.
 """
@@ -6,7 +6,6 @@ scripts/test.sh runs it beside the first tests. What it does not get done they d
 import sys
 
 from tests.kubelet.real import programs
-from tests.runtime.real_driver import SUITES, real_driver
 
 
 def require(condition: bool, reason: str) -> None:
@@ -18,5 +17,3 @@ def require(condition: bool, reason: str) -> None:
 if __name__ == "__main__":
     programs.kubelet(require)
     programs.manifest_checker(require)
-    for branch in SUITES:
-        real_driver(branch)
