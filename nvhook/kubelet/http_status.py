@@ -27,13 +27,11 @@ class HttpStatus:
         Raises: HostError.
         """
         host, _, port = address.rpartition(":")
-        if not port.isdecimal():
-            raise HostError(f"no port in the metrics address {address!r}", "such as :9400")
         try:
             self._server = await asyncio.start_server(
                 self._serve, host.strip("[]") or None, int(port), limit=MAX_REQUEST
             )
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise HostError(f"can't listen on {address}: {error}") from None
 
     @property

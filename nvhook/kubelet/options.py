@@ -13,7 +13,9 @@ from typing import Literal, get_args
 from nvhook.formats.yaml_text import Unquoted
 from nvhook.kubelet.settings import IdStrategy, ListStrategy, MigStrategy, SharedPolicy
 
-Kind = Literal["flag", "text", "path", "choice", "choices", "channels", "selectors", "duration"]
+Kind = Literal[
+    "flag", "text", "path", "address", "choice", "choices", "channels", "selectors", "duration"
+]
 # Go's strconv.ParseBool; files have YAML's words as well.
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -22,6 +24,7 @@ _YAML_FALSE = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Of
 _UNITS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|h|m|s)", re.ASCII)
 _DURATION = re.compile(f"(?:{_PART.pattern})+", re.ASCII)
+_ADDRESS = re.compile(r".*:([0-9]{1,5})", re.ASCII)
 _CHANNELS: dict[tuple[str, ...], tuple[int, ...]] = {(): (), ("0",): (0,)}
 
 
@@ -48,6 +51,7 @@ class Option:
             "flag": "true or false",
             "text": "a text",
             "path": "an absolute path",
+            "address": "HOST:PORT, or :PORT for every address of this host",
             "choice": f"one of {', '.join(self.choices)}",
             "choices": f"a list of some of {', '.join(self.choices)}",
             "channels": "empty, or 0: other IMEX channels are given by a DRA driver",
@@ -226,7 +230,7 @@ OPTIONS = (
         ("--metrics-address",),
         ("METRICS_ADDRESS",),
         "flags.metricsAddress",
-        "text",
+        "address",
         "Serve metrics, /healthz and /readyz here: HOST:PORT; empty: nowhere.",
     ),
     # Accepted, because manifests have them.
@@ -355,6 +359,9 @@ def _from_word(option: Option, text: str) -> object:
         return text if text in option.choices else None
     if option.kind == "path":
         return text if text.startswith("/") or not text else None
+    if option.kind == "address":
+        found = _ADDRESS.fullmatch(text)
+        return text if not text or (found and int(found[1]) < 1 << 16) else None
     return text
 
 

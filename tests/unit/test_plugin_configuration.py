@@ -79,6 +79,8 @@ def test_every_variable(tmp_path: Path, variable: str, field: str, value: object
         ({"--imex-channel-ids": "0,1"}, {}, "--imex-channel-ids must be empty, or 0"),
         ({"--device-list-strategy": ""}, {}, "--device-list-strategy must be a list of some"),
         ({"--driver-root": "x"}, {}, "--driver-root must be an absolute path"),
+        ({"--metrics-address": "x"}, {}, "--metrics-address must be HOST:PORT, or :PORT"),
+        ({}, {"METRICS_ADDRESS": ":65536"}, "METRICS_ADDRESS must be HOST:PORT, or :PORT"),
         ({"--device-discovery-strategy": "tegra"}, {}, "must be one of auto, nvml, not 'tegra'"),
     ],
 )
