@@ -14,7 +14,6 @@ from nvhook import state_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
 
     from nvhook.log import Log
 
@@ -124,15 +123,9 @@ def _remove(path: str, inode: int) -> None:
 
 def _load_hook() -> None:
     """Load what the hook needs: from its archive, where this process runs the runtime's."""
-    archive = sys.argv[0].replace("/_hot/runtime-", "/_hot/hook-")
-    if archive != sys.argv[0]:
-        import marshal
-
-        namespace: dict[str, Callable[[str], None]] = {}
-        with open(archive, "rb") as file:
-            exec(marshal.loads(file.read()[16:]), namespace)  # noqa: S102, S302 - our own
-        for load in ("load_extensions", "load"):
-            namespace[load](sys.argv[1])
+    load = getattr(sys.modules["__main__"], "load", None)  # hot_start's
+    if load is not None:
+        load(sys.argv[1], "hook")
     import nvhook.executor
     import nvhook.hook
     import nvhook.target  # noqa: F401 - loaded before they are needed

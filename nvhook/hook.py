@@ -9,6 +9,7 @@ import posix
 import sys
 
 from nvhook.errors import ConfigError, FormatError, NvhookError, UnsupportedError, one_line
+from nvhook.kernel.descriptors import content
 from nvhook.log import Log
 
 TYPE_CHECKING = False
@@ -157,9 +158,7 @@ def _run(options: _Options, log: Log, given: bytes | None) -> None:
 
 def _read_state(limit: int) -> bytes:
     """Return what is on standard input, at most a byte more than the parser's limit."""
-    data = b""
-    while len(data) <= limit and (chunk := posix.read(0, limit + 1 - len(data))):
-        data += chunk
+    data = content(0, limit + 1)
     if not data.strip():
         raise FormatError(
             "state is empty: the runtime wrote nothing on standard input",

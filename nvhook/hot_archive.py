@@ -1,13 +1,17 @@
-"""Pack the modules of a hot door into one compiled file for one version of Python.
+"""Pack the modules of the hot doors into one file each, for one version of Python.
 
-    python hot_archive.py hook|runtime FILE [PACKAGE-DIRECTORY]
+    python hot_archive.py DIRECTORY [PACKAGE-DIRECTORY]
 
-The build and scripts/install-hook.sh run this with the interpreter that will run the door. DOORS is
-also the import budget: a test compares it with what real containers make a door import.
+makes start-3N.pyc, which is hot_start compiled, and for each door DOOR-3N.modules: groups of
+modules, each after those it imports, as a length of 4 bytes (little-endian) and a marshalled tuple
+of (name, is a package, code). The build and scripts/install-hook.sh run this with the interpreter
+that will run the doors. DOORS is also the import budget: a test compares it with what real
+containers make a door import.
 """
 
 import ast
 import importlib.util
+import inspect
 import marshal
 import os
 import sys
@@ -41,6 +45,7 @@ HOOK = (
     "nvhook.host.root_paths",
     "nvhook.kernel",
     "nvhook.kernel.cgroup",
+    "nvhook.kernel.descriptors",
     "nvhook.kernel.device_rules",
     "nvhook.kernel.mountinfo",
     "nvhook.kernel.mounts",
@@ -84,6 +89,7 @@ RUNTIME = (
     "nvhook.host.nodes",
     "nvhook.host.root_paths",
     "nvhook.kernel",
+    "nvhook.kernel.descriptors",
     "nvhook.kernel.replace",
     "nvhook.log",
     "nvhook.pipeline",
@@ -98,15 +104,24 @@ V2_MODULES = ("nvhook.kernel.bpf", "nvhook.kernel.programs")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
+    from typing import Any
 
-_PLACEHOLDER = ("filled in by hot_archive",)
+# Bytes of a group: what glibc takes from the heap and reuses, not from the system.
+GROUP = 64 << 10
 
 
-def build(door: str, package: str) -> bytes:
-    """Return the content of a door's .pyc file for the running interpreter.
+def build(package: str) -> dict[str, bytes]:
+    """Return the files for the running interpreter; package is the directory of nvhook."""
+    version = f"{sys.version_info[0]}{sys.version_info[1]}"
+    start = _compile(_read(f"{package}/hot_start.py"), "hot_start.py")
+    header = importlib.util.MAGIC_NUMBER + bytes(12)  # a script's time and size are not checked
+    return {
+        f"start-{version}.pyc": header + marshal.dumps(start),
+        **{f"{door}-{version}.modules": _pack(_modules(door, package)) for door in DOORS},
+    }
 
-    package is the directory of the nvhook package.
-    """
+
+def _modules(door: str, package: str) -> "list[tuple[str, bool, CodeType]]":
     sources = {}
     for name in DOORS[door]:
         path = f"{package}/{name.removeprefix('nvhook').replace('.', '/').lstrip('/')}"
@@ -117,12 +132,19 @@ def build(door: str, package: str) -> bytes:
     for name in _in_order({name: source for name, (_, source) in sources.items()}):
         is_package, source = sources[name]
         modules.append((name, is_package, _compile(source, f"{name}.py")))
-    start = _compile(_read(f"{package}/hot_start.py"), "hot_start.py")
-    if start.co_consts.count(_PLACEHOLDER) != 1:
-        raise ValueError("hot_start.py has no place for the modules")
-    constants = [tuple(modules) if each == _PLACEHOLDER else each for each in start.co_consts]
-    header = importlib.util.MAGIC_NUMBER + bytes(12)  # a script's time and size are not checked
-    return header + marshal.dumps(start.replace(co_consts=tuple(constants)))
+    return modules
+
+
+def _pack(modules: "list[tuple[str, bool, CodeType]]") -> bytes:
+    groups: list[bytes] = []
+    taken = 0
+    for count in range(1, len(modules) + 1):
+        # Without the next module, the group is as large as it may be.
+        if count == len(modules) or len(marshal.dumps(tuple(modules[taken : count + 1]))) > GROUP:
+            data = marshal.dumps(tuple(modules[taken:count]))
+            groups += (len(data).to_bytes(4, "little"), data)
+            taken = count
+    return b"".join(groups)
 
 
 def _in_order(sources: dict[str, str]) -> list[str]:
@@ -151,12 +173,12 @@ def _read(path: str) -> str:
 
 
 def _compile(source: str, name: str) -> "CodeType":
-    """Compile without what only a reader needs: docstrings, annotations, line numbers.
+    """Compile without what only a reader needs: docstrings, annotations, line numbers, names.
 
     A third of the file, and half a millisecond. NVHOOK_DEBUG=1 runs the modules themselves.
     """
     tree = ast.fix_missing_locations(_WithoutAnnotations().visit(ast.parse(source)))
-    return _without_lines(compile(tree, name, "exec", dont_inherit=True, optimize=2))
+    return _bare(compile(tree, name, "exec", dont_inherit=True, optimize=2))
 
 
 class _WithoutAnnotations(ast.NodeTransformer):
@@ -174,15 +196,29 @@ class _WithoutAnnotations(ast.NodeTransformer):
         return ast.copy_location(plain, node)
 
 
-def _without_lines(code: "CodeType") -> "CodeType":
-    constants = [
-        _without_lines(each) if isinstance(each, type(code)) else each for each in code.co_consts
-    ]
-    return code.replace(co_linetable=b"", co_consts=tuple(constants))
+def _bare(code: "CodeType") -> "CodeType":
+    """Return code without line numbers, and with one name for all of a function's own variables.
+
+    Those are called by number; the names of parameters count where they are given by name.
+    """
+    changes: dict[str, Any] = {
+        "co_linetable": b"",
+        "co_consts": tuple(
+            [_bare(each) if isinstance(each, type(code)) else each for each in code.co_consts]
+        ),
+    }
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    parameters = code.co_argcount + code.co_kwonlyargcount + stars
+    named = code.co_varnames[:parameters]
+    changes["co_varnames"] = named + ("_",) * (len(code.co_varnames) - parameters)
+    if sys.version_info >= (3, 11):
+        changes["co_qualname"] = code.co_name
+    return code.replace(**changes)
 
 
 if __name__ == "__main__":
-    chosen, target, *rest = sys.argv[1:]
-    content = build(chosen, rest[0] if rest else os.path.dirname(os.path.abspath(__file__)))
-    with open(target, "wb") as output:
-        output.write(content)
+    directory, *rest = sys.argv[1:]
+    files = build(rest[0] if rest else os.path.dirname(os.path.abspath(__file__)))
+    for file_name, content in files.items():
+        with open(f"{directory}/{file_name}", "wb") as output:
+            output.write(content)

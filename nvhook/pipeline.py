@@ -17,6 +17,7 @@ from nvhook.errors import FormatError
 from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
 from nvhook.host.driver_texts import has_mig_gpus
+from nvhook.kernel.descriptors import content
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -63,16 +64,13 @@ def read_config(path: str) -> bytes:
                     f"{path} has {size} bytes, more than the limit of {MAX_CONFIG}",
                     "no engine writes one that large; is it the right bundle?",
                 )
-            chunks = []
-            while chunk := posix.read(fd, 1 << 20):
-                chunks.append(chunk)
+            return content(fd, MAX_CONFIG + 1)
         finally:
             posix.close(fd)
     except OSError as error:
         raise FormatError(
             f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
         ) from error
-    return b"".join(chunks)
 
 
 def inventory(

@@ -338,13 +338,9 @@ build_package() {
 	logged "$python" -I -B -m compileall -q -s "$stage" -p "$lib" --invalidation-mode unchecked-hash "$stage" ||
 		fail "the installed modules don't compile" "everything it said is in $kept"
 	# The hot doors, each in one file: the wheel has them for the version of Python it was built with.
-	minor=${python_version#*.}
 	find "$stage/nvhook/_hot" -mindepth 1 -delete
-	for door in hook runtime; do
-		logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$door" \
-			"$stage/nvhook/_hot/$door-${python_version%%.*}${minor%%.*}.pyc" "$stage/nvhook" ||
-			fail "the modules of $door can't be packed" "everything it said is in $kept"
-	done
+	logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$stage/nvhook/_hot" "$stage/nvhook" ||
+		fail "the modules of the hook and the runtime can't be packed" "everything it said is in $kept"
 	version=$("$stage/bin/nvhook" --version 2>>"$work/log") ||
 		fail "the new installation does not start: $(tail -n 1 "$work/log")" "try another --python"
 }

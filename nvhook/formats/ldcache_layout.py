@@ -40,7 +40,9 @@ ISA_LEVELS = 0x3FF << 32
 HWCAP_EXTENSION = 1 << 62
 HWCAP_INDEX = 0xFFFFFFFF
 
-_DIGITS = -0x80  # before every other character in a key of order()
+# In a key of order() digits are before every other character, and these before a name's end.
+_DIGIT, _END = b"\0", b"\xff"
+_BACKWARDS = bytes([0 if 48 <= each <= 57 else 0xFF - each for each in range(256)])
 
 
 class Table:
@@ -87,7 +89,7 @@ class Table:
         self.hwcap_fields = memoryview(self.rows).cast("Q")[2::3]
         self.hwcaps: tuple[int, ...] = ()
         self.generator = b""
-        self._orders: dict[int, tuple[int, ...]] = {}
+        self._orders: dict[int, bytes] = {}
         if extension:
             self._read_extension(extension)
         # Every string ends, at the latest with the table's last byte: the starts are enough.
@@ -105,7 +107,7 @@ class Table:
             raise FormatError("the loader cache is broken: a name is too long")
         return self.data[start:end]
 
-    def place(self, name: bytes, wanted: tuple[int, ...], flags: int) -> tuple[list[int], int]:
+    def place(self, name: bytes, wanted: bytes, flags: int) -> tuple[list[int], int]:
         """Return the indices of the plain entries of a name and flags, and where a new one goes.
 
         wanted is the name's order.
@@ -132,7 +134,7 @@ class Table:
                 same.append(index)
         return same, position
 
-    def _order(self, index: int) -> tuple[int, ...]:
+    def _order(self, index: int) -> bytes:
         """Return an entry's place in the order; most bisections pass the same entries."""
         key = self._orders.get(index)
         if key is None:
@@ -242,7 +244,7 @@ def is_extension(hwcap: int) -> bool:
     return (hwcap & ~HWCAP_INDEX & ~ISA_LEVELS) == HWCAP_EXTENSION
 
 
-def order(name: bytes) -> tuple[int, ...]:
+def order(name: bytes) -> bytes:
     """Return a key by which library names sort as they stand in a cache.
 
     That is backwards: digits before all else, their runs by value, then every other character.
@@ -250,22 +252,24 @@ def order(name: bytes) -> tuple[int, ...]:
     Raises: FormatError where the order depends on the machine, whose char may be signed, or on the
         directory: numbers that are too far apart have no order.
     """
-    key: list[int] = []
-    number = -1
-    for character in name:
-        if 48 <= character <= 57:
-            number = max(number, 0) * 10 + character - 48
-            continue
-        if number >= 0:
-            key += (_DIGITS, -_wrapped(number))
-            number = -1
-        if character >= 0x80:
-            raise FormatError("a name in the loader cache is not ASCII: its order is not certain")
-        key.append(-character)
-    if number >= 0:
-        key += (_DIGITS, -_wrapped(number))
-    key.append(0)
-    return tuple(key)
+    if not name.isascii():
+        raise FormatError("a name in the loader cache is not ASCII: its order is not certain")
+    key = name.translate(_BACKWARDS)
+    start = key.find(_DIGIT)
+    if start < 0:
+        return key + _END
+    parts: list[bytes] = []
+    taken = 0
+    while start >= 0:
+        end = start + 1
+        while key[end : end + 1] == _DIGIT:
+            end += 1
+        number = _wrapped(int(name[start:end]))
+        parts += (key[taken : start + 1], (MAX_NUMBER - number).to_bytes(4, "big"))
+        taken = end
+        start = key.find(_DIGIT, end)
+    parts += (key[taken:], _END)
+    return b"".join(parts)
 
 
 def _wrapped(number: int) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     # A new plain entry: the old one to stand in front of, its order, -flags, name, path.
-    _Insertion: TypeAlias = tuple[int, tuple[int, ...], int, bytes, bytes]
+    _Insertion: TypeAlias = tuple[int, bytes, int, bytes, bytes]
 
 
 def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:

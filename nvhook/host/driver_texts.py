@@ -5,6 +5,7 @@ import posix
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
 from nvhook.formats.proc_driver import is_driver_version, nvidia_majors, parse_version
+from nvhook.kernel.descriptors import content
 
 # The largest text here is /proc/devices of a big machine, a few KiB.
 MAX_TEXT = 256 * 1024
@@ -17,15 +18,12 @@ def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     except OSError:
         return None
     try:
-        chunks = []
-        while limit > 0 and (chunk := posix.read(fd, min(limit, 65536))):
-            chunks.append(chunk)
-            limit -= len(chunk)
+        data = content(fd, limit)
     except OSError:
         return None
     finally:
         posix.close(fd)
-    return b"".join(chunks).decode("utf-8", "replace")
+    return data.decode("utf-8", "replace")
 
 
 def driver_directory(proc_root: str) -> str:

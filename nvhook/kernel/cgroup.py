@@ -13,6 +13,7 @@ from errno import EINVAL
 from nvhook._native import SyscallError, call, ffi
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.kernel import mountinfo
+from nvhook.kernel.descriptors import content
 from nvhook.kernel.device_rules import DeviceRule, canonical
 
 TYPE_CHECKING = False
@@ -167,8 +168,11 @@ def memberships(proc: str, pid: int | str) -> tuple[str, str]:
     """
     path = f"{proc}/{pid}/cgroup"
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        try:
+            data = content(fd, MAX_BYTES)
+        finally:
+            posix.close(fd)
     except OSError as error:
         raise ContainerError(f"can't read {path}: {error.strerror}", ENDED) from error
     v1 = v2 = ""
@@ -250,8 +254,10 @@ def _write(directory: int, name: str, rules: "Iterable[DeviceRule]") -> None:
 def read_list(directory: int) -> list[str]:
     """Return the lines of a v1 directory's devices.list: what is allowed."""
     fd = posix.open("devices.list", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=directory)
-    with open(fd, "rb") as file:
-        return file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
+    try:
+        return content(fd, MAX_BYTES).decode("ascii", "replace").splitlines()
+    finally:
+        posix.close(fd)
 
 
 def covers(entry: str, rule: DeviceRule) -> bool:

@@ -3,7 +3,10 @@
 Source: proc_pid_mountinfo(5).
 """
 
+import posix
+
 from nvhook.errors import ContainerError, FormatError
+from nvhook.kernel.descriptors import content
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,8 +84,11 @@ def table(proc: str = "/proc", pid: int | str = "self") -> bytes:
     """
     path = f"{proc}/{pid}/mountinfo"
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        try:
+            data = content(fd, MAX_BYTES + 1)
+        finally:
+            posix.close(fd)
     except OSError as error:
         hint = "has the process ended?"
         raise ContainerError(f"can't read {path}: {error.strerror}", hint) from error

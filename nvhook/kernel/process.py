@@ -4,6 +4,7 @@ import posix
 
 from nvhook._native import SyscallError, call
 from nvhook.errors import ContainerError, HostError
+from nvhook.kernel.descriptors import content
 
 CLONE_NEWNS = 0x00020000
 _RESOLVE_IN_ROOT = 0x10
@@ -46,15 +47,11 @@ class Process:
         """Return a /proc/PID file's content (at most limit bytes)."""
         fd = self.open(name, posix.O_RDONLY)
         try:
-            chunks = []
-            while limit > 0 and (chunk := posix.read(fd, min(limit, 65536))):
-                chunks.append(chunk)
-                limit -= len(chunk)
+            return content(fd, limit)
         except OSError as error:
             raise self._gone(error) from error
         finally:
             posix.close(fd)
-        return b"".join(chunks)
 
     def shares_namespace(self, name: str) -> bool:
         """Tell whether the process is in the caller's own namespace (``mnt``, ``user``)."""

@@ -10,6 +10,7 @@ import posix
 
 from nvhook._native import SyscallError, call
 from nvhook.errors import ContainerError
+from nvhook.kernel.descriptors import content
 from nvhook.kernel.refusals import failed, refuse_kernel_filesystem, wrong_type
 
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -115,9 +116,7 @@ class RootView:
         Raises: ContainerError if it can't be read or is larger than limit bytes.
         """
         try:
-            data = b""
-            while len(data) <= limit and (chunk := posix.read(fd, limit + 1 - len(data))):
-                data += chunk
+            data = content(fd, limit + 1)
         except OSError as error:
             raise failed("read", path, error) from error
         if len(data) > limit:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,17 +107,23 @@ def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> 
 
 @pytest.mark.parametrize("door", hot_archive.DOORS)
 def test_the_archive_holds_the_installed_modules(door) -> None:
-    archive = SITE / f"nvhook/_hot/{door}-{sys.version_info[0]}{sys.version_info[1]}.pyc"
+    name = f"{door}-{sys.version_info[0]}{sys.version_info[1]}.modules"
+    installed = _modules((SITE / "nvhook/_hot" / name).read_bytes())
 
-    assert set(_modules(archive.read_bytes())) == set(hot_archive.DOORS[door])
-    assert _modules(archive.read_bytes()) == _modules(hot_archive.build(door, str(SITE / "nvhook")))
+    assert set(installed) == set(hot_archive.DOORS[door])
+    assert installed == _modules(hot_archive.build(str(SITE / "nvhook"))[name])
 
 
 def _modules(archive: bytes) -> dict[str, object]:
     """Return an archive's code objects: marshal does not give the same bytes twice."""
-    namespace: dict[str, Any] = {"__name__": "archive"}
-    exec(marshal.loads(archive[16:]), namespace)  # noqa: S102, S302 - what the launcher would run
-    return {name: code for name, _, code in namespace["MODULES"]}
+    modules: dict[str, object] = {}
+    while archive:
+        size = int.from_bytes(archive[:4], "little")
+        assert size <= hot_archive.GROUP
+        group = marshal.loads(archive[4 : 4 + size])  # noqa: S302 - our own
+        modules |= {name: code for name, _, code in group}
+        archive = archive[4 + size :]
+    return modules
 
 
 @pytest.mark.parametrize("debug", [False, True])

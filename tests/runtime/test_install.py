@@ -230,7 +230,11 @@ def test_everything_is_compiled_for_good(installed):
         assert compiled.read_bytes()[4:8] == b"\x01\0\0\0", source
     version = f"{sys.version_info[0]}{sys.version_info[1]}"
     hot = sorted(path.name for path in (lib / "nvhook/_hot").iterdir())
-    assert hot == [f"hook-{version}.pyc", f"runtime-{version}.pyc"]
+    assert hot == [
+        f"hook-{version}.modules",
+        f"runtime-{version}.modules",
+        f"start-{version}.pyc",
+    ]
 
 
 # ---- twice, and not at all ----

@@ -1,7 +1,11 @@
 """Readers of /proc against a fake one: what a process of another kind of host would show."""
 
+from collections.abc import Iterator
+
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.fake_filesystem_unittest import Patcher
+from pyfakefs.fake_os import FakeOsModule
 
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel import cgroup, mountinfo
@@ -12,6 +16,14 @@ HYBRID = """\
 1:name=systemd:/system.slice/docker-abc.scope
 0::/system.slice/docker-abc.scope
 """
+
+
+@pytest.fixture
+def fs() -> Iterator[FakeFilesystem]:
+    """What nvhook reads with: posix, because os costs a hook a millisecond."""
+    with Patcher(modules_to_patch={"posix": FakeOsModule}) as patcher:
+        assert patcher.fs is not None
+        yield patcher.fs
 
 
 @pytest.mark.parametrize(

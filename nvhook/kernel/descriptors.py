@@ -1,0 +1,22 @@
+"""Open files by their descriptors."""
+
+import posix
+
+# What asks for megabytes at once makes the allocator map and unmap them.
+_PIECE = 1 << 16
+
+
+def content(fd: int, limit: int) -> bytes:
+    """Return what there is to read, at most limit bytes; files in /proc tell no size.
+
+    Raises: OSError.
+    """
+    data = posix.read(fd, min(limit, _PIECE))
+    if not data or len(data) == limit:
+        return data
+    pieces = [data]
+    left = limit - len(data)
+    while left > 0 and (piece := posix.read(fd, min(left, _PIECE))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces) if len(pieces) > 1 else data
