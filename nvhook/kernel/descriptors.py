@@ -11,12 +11,8 @@ def content(fd: int, limit: int) -> bytes:
 
     Raises: OSError.
     """
-    data = posix.read(fd, min(limit, _PIECE))
-    if not data or len(data) == limit:
-        return data
-    pieces = [data]
-    left = limit - len(data)
-    while left > 0 and (piece := posix.read(fd, min(left, _PIECE))):
+    pieces = []
+    while limit > 0 and (piece := posix.read(fd, min(limit, _PIECE))):
         pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces) if len(pieces) > 1 else data
+        limit -= len(piece)
+    return b"".join(pieces)
