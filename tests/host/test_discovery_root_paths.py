@@ -5,6 +5,7 @@ import os
 import pytest
 
 from nvhook.host.root_paths import join_root, list_directory, open_file, resolve
+from tests.descriptors import open_here
 
 
 @pytest.fixture
@@ -90,12 +91,12 @@ def test_list_directory(root) -> None:
 
 def test_no_descriptor_is_left_open(root) -> None:
     (root / "loop").symlink_to("loop")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_here()
     for path in ("/lib/x", "/loop", "/lib/absent", "/usr/lib/../../lib/x"):
         resolve(str(root), path)
         open_file(str(root), path + "/not-a-directory")
         list_directory(str(root), path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_here() - before == set()
 
 
 def test_join_root() -> None:

@@ -1,7 +1,6 @@
 """Child processes: their end is seen, in time or not, and none is left behind."""
 
 import asyncio
-import os
 import subprocess
 import threading
 import time
@@ -9,6 +8,7 @@ import time
 import pytest
 
 from nvhook.kubelet import children
+from tests.descriptors import open_here
 from tests.kubelet import processes
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -30,12 +30,12 @@ def count() -> tuple[int, int]:
 )
 def test_a_program_has_a_status_and_an_output(script: str, answer) -> None:
     async def run() -> None:
-        before, descriptors = count(), len(os.listdir("/proc/self/fd"))
+        before, descriptors = count(), open_here()
         started = time.monotonic()
         assert await children.run(["sh", "-c", script], ENVIRONMENT, 1, "in\n") == answer
         assert time.monotonic() - started < 3
         assert count() == before
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert open_here() - descriptors == set()
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvhook.kubelet import uevents
+from tests.descriptors import open_here
 
 
 def test_events_come_as_they_happen_and_nothing_is_left(require) -> None:
@@ -19,7 +20,7 @@ def test_events_come_as_they_happen_and_nothing_is_left(require) -> None:
         return f"{event['ACTION']} {event.get('PCI_SLOT_NAME')}"
 
     async def run() -> None:
-        descriptors = len(os.listdir("/proc/self/fd"))
+        before = open_here()
         listening = asyncio.create_task(uevents.listen(heard.append, told))
         await asyncio.sleep(0.2)
         for _ in range(2):
@@ -30,6 +31,6 @@ def test_events_come_as_they_happen_and_nothing_is_left(require) -> None:
         listening.cancel()
         await asyncio.wait({listening})
         assert listening.cancelled()
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert open_here() - before == set()
 
     asyncio.run(run())

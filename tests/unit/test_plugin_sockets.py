@@ -13,6 +13,7 @@ import pytest
 from nvhook.errors import HostError
 from nvhook.kernel.inotify import DirectoryWatch
 from nvhook.kubelet.sockets import MAX_PATH, SocketDirectory, identity
+from tests.descriptors import open_here
 
 
 @pytest.fixture
@@ -134,10 +135,10 @@ def test_more_changes_than_the_kernel_remembers_are_still_changes(directory: Pat
 @pytest.mark.parametrize("name", ["absent", "file"])
 def test_what_is_no_directory_is_not_watched(directory: Path, name: str) -> None:
     (directory / "file").write_text("")
-    before = os.listdir("/proc/self/fd")
+    before = open_here()
     with pytest.raises(OSError, match="inotify"):
         DirectoryWatch(str(directory / name))
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert open_here() - before == set()
 
 
 def readable(watch: DirectoryWatch) -> bool:
