@@ -12,7 +12,7 @@ set -eu
 cd "$checkout"
 
 need_root
-apt_install runc busybox-static debootstrap gcc libc6-dev libcap-dev python3-dev python3-venv
+apt_install runc busybox-static debootstrap gcc libc6-dev musl-tools libcap-dev python3-dev python3-venv
 make_venv "${NVHOOK_VENV:-$checkout/.venv}"
 nvhook=$venv/bin/nvhook
 

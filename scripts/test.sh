@@ -11,7 +11,7 @@ set -eu
 cd "$checkout"
 
 need_root
-apt_install runc crun busybox-static debootstrap golang-go shellcheck gcc libc6-dev libcap-dev \
+apt_install runc crun busybox-static debootstrap golang-go shellcheck gcc libc6-dev musl-tools libcap-dev \
 	python3-dev python3-venv libc-bin util-linux iproute2 patch docker.io containerd podman
 # shellcheck disable=SC2034 # of make_venv
 extras=kubelet

@@ -240,28 +240,40 @@ static int edit(char **argv, int argc)
 	return status;
 }
 
-static bool absolute(const char *directory, const char *name, char *out, size_t size)
+static bool below(const char *directory, const char *name, char *out, size_t size)
 {
-	int n = *name == '/' ? snprintf(out, size, "%s", name) : snprintf(out, size, "%s/%s", directory, name);
+	int n = snprintf(out, size, "%s/%s", directory, name);
 	return n > 0 && (size_t)n < size;
+}
+
+/* The working directory is asked for only when it counts: it may have been removed or be out of reach. */
+static bool absolute(const char *path, char *out, size_t size)
+{
+	char here[PATH_MAX];
+	if (*path == '/')
+		return strlen(path) < size && strcpy(out, path);
+	return getcwd(here, sizeof here) && below(here, path, out, size);
 }
 
 /* Give the container of a create or run what it asks for; the exit status. */
 static int prepare(const struct call *call, const char *config)
 {
 	static const char usual[] = "config.json";
-	char here[PATH_MAX], bundle[PATH_MAX], document[PATH_MAX], launcher[PATH_MAX], settings[PATH_MAX];
+	char usual_place[PATH_MAX], bundle[PATH_MAX], document[PATH_MAX], launcher[PATH_MAX], settings[PATH_MAX];
 	/* crun looks for another file where it was called. */
 	bool elsewhere = call->config && strcmp(call->config, usual) != 0;
-	if (!getcwd(here, sizeof here) || !absolute(here, call->bundle, bundle, sizeof bundle) ||
-	    !absolute(elsewhere ? here : bundle, elsewhere ? call->config : usual, document, sizeof document) ||
-	    !absolute(here, config, settings, sizeof settings)) /* the hook runs in the bundle */
-		return fail("the bundle's path is too long", "use a shorter one");
-	if (access(document, F_OK) < 0 || !may_want_gpu(document))
+	const char *place = elsewhere ? call->config : usual_place;
+	if ((!elsewhere && !below(call->bundle, usual, usual_place, sizeof usual_place)) ||
+	    access(place, F_OK) < 0 || !may_want_gpu(place))
 		return 0; /* what is missing, the real runtime says best */
+	*settings = '\0';
+	if (!absolute(call->bundle, bundle, sizeof bundle) || !absolute(place, document, sizeof document) ||
+	    (*config && !absolute(config, settings, sizeof settings))) /* the hook runs in the bundle */
+		return fail("the bundle's or the configuration's path can't be made absolute",
+			    "give both as absolute paths of less than 4096 bytes");
 	if (!launcher_path(launcher, sizeof launcher))
 		return fail("can't find its own executable", "is /proc mounted?");
-	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, *config ? settings : "",
+	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, settings,
 			 (char *)(call->log ? call->log : ""), (char *)(call->log_format ? call->log_format : ""),
 			 NULL };
 	int status = edit(argv, sizeof argv / sizeof *argv - 1);
