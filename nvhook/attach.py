@@ -4,7 +4,6 @@ Each change is written down before it is made. A failure undoes those of this ca
 process left is undone, or completed, by the next call for the same container.
 """
 
-import _stat as stat
 import posix
 
 from nvhook import detach, executor, pipeline, rollback
@@ -208,7 +207,5 @@ class _LiveApplication(executor.Application):
     def _target(self, edit: "Mount | DeviceNode", source: int) -> int | None:
         path = edit.container_path
         if any(path.startswith(prefix) for prefix in self.masked):
-            directory = stat.S_ISDIR(posix.fstat(source).st_mode)
-            accept = stat.S_ISDIR if directory else stat.S_ISREG
-            return self.rootfs.mount_target(path, accept, directory)
+            return self.rootfs.mount_target(path, source)
         return super()._target(edit, source)

@@ -6,7 +6,6 @@ container's files could be what is found. The calling process has one thread and
 forked child would cost 2 ms.
 """
 
-import _stat as stat
 import posix
 
 from nvhook import loader_cache
@@ -127,7 +126,7 @@ class Application:
         # Container paths that are not there after all: their links and cache entries go, too.
         self.left_out: set[str] = set()
         # Prefixes below /proc where nothing can be made: absent in this kernel, or masked before.
-        self.closed: list[str] = []
+        self.closed: tuple[str, ...] = ()
 
     def leave_out_absent(self, edits: "Iterable[Edit]") -> None:
         """Look for directories to be masked: where /proc lacks one, nothing below can be made.
@@ -254,11 +253,7 @@ class Application:
             return self._proc_target(path, edit.required)
         if self._is_closed(path):
             return self.rootfs.existing(path)
-        if isinstance(edit, DeviceNode):
-            return self.rootfs.mount_target(path, _accepts_node, directory=False)
-        directory = stat.S_ISDIR(posix.fstat(source).st_mode)
-        accept = stat.S_ISDIR if directory else _accepts_file
-        return self.rootfs.mount_target(path, accept, directory)
+        return self.rootfs.mount_target(path, source)
 
     def _proc_target(self, path: str, required: bool) -> int | None:
         """Open a directory below /proc: nothing can be made there, it exists or it does not."""
@@ -268,14 +263,14 @@ class Application:
         if target is None:
             self._close(path, required)
         else:
-            self.closed.append(path + "/")  # masked already, by an earlier run
+            self.closed += (path + "/",)  # masked already, by an earlier run
             posix.close(target)
         return None
 
     def _close(self, path: str, required: bool) -> None:
         if required:
             raise ContainerError(f"the container has no {path}")
-        self.closed.append(path + "/")
+        self.closed += (path + "/",)
         self.notes.append(f"not masked: the container has no {path}")
 
     def _is_masked(self, path: str, target: int) -> bool:
@@ -291,7 +286,7 @@ class Application:
             posix.close(parent)
 
     def _is_closed(self, path: str) -> bool:
-        return path.startswith(tuple(self.closed))
+        return path.startswith(self.closed)
 
     def _update_cache(self, edit: LdCacheUpdate) -> None:
         self.doing = "update the loader cache"
@@ -302,11 +297,3 @@ class Application:
             self.unreadable_cache = str(error)
         else:
             self.notes.append(f"loader cache: {done}")
-
-
-def _accepts_node(mode: int) -> bool:
-    return stat.S_ISCHR(mode) or stat.S_ISREG(mode)
-
-
-def _accepts_file(mode: int) -> bool:
-    return stat.S_ISREG(mode) or stat.S_ISSOCK(mode)

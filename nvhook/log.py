@@ -9,6 +9,8 @@ import time
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_PATH = "/var/log/nvhook.log"
+# A value with one of these stands in quotes.
+_QUOTED = frozenset(' "=\\')
 
 
 class Log:
@@ -69,8 +71,12 @@ class Log:
 
 
 def _quote(value: str) -> str:
-    if value and value.isprintable() and not any(c in ' "=\\' for c in value):
+    printable = value.isprintable()
+    if value and printable and _QUOTED.isdisjoint(value):
         return value
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped)
-    return f'"{"".join(plain)}"'
+    value = value.replace("\\", "\\\\").replace('"', '\\"')
+    if not printable:
+        value = "".join(
+            [c if c.isprintable() else c.encode("unicode_escape").decode() for c in value]
+        )
+    return f'"{value}"'

@@ -6,7 +6,10 @@ from nvhook._native._syscalls import ffi, lib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+_functions: "dict[str, Callable[..., int]]" = {}
 
 
 class SyscallError(OSError):
@@ -25,7 +28,10 @@ def call(name: str, *arguments: "Any") -> int:
 
     Raises: SyscallError for a negative result.
     """
-    result: int = getattr(lib, "nvh_" + name)(*arguments)
+    function = _functions.get(name)
+    if function is None:
+        function = _functions[name] = getattr(lib, "nvh_" + name)
+    result: int = function(*arguments)
     if result < 0:
         raise SyscallError(-result, name)
     return result

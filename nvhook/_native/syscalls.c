@@ -10,6 +10,7 @@
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/fsuid.h>
@@ -144,28 +145,35 @@ int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation)
 }
 
 /*
- * Open what a mount goes onto without following a link; make 0: a file, 1: a directory, 2: nothing.
+ * Open what a source is mounted onto, without following a link; modes: the source's, the target's. What
+ * is missing is made: a directory for a directory, else a file.
  *
  * A new file is a link to an empty one that was made before: a tenth of what making an inode costs, of
  * which there are thirty. It fails on another file system and in a user namespace. Mostly nothing is
  * there yet, so that it is tried first.
  */
-int nvh_mount_target(int dirfd, const char *name, int make, int empty, uint32_t *mode, int *created)
+int nvh_mount_target(int dirfd, const char *name, int source, int may_make, int empty, uint32_t modes[2],
+		     int *created)
 {
 	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-	*created = make == 0 && empty >= 0 && linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0;
+	struct stat st;
+	if (fstat(source, &st) < 0)
+		return -errno;
+	bool directory = S_ISDIR(st.st_mode);
+	modes[0] = st.st_mode;
+	*created = may_make && !directory && empty >= 0 &&
+		   linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0;
 	int fd = openat(dirfd, name, flags);
-	if (fd < 0 && errno == ENOENT && make != 2) {
-		int made = make == 1 ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
+	if (fd < 0 && errno == ENOENT && may_make) {
+		int made = directory ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
 		if (made < 0)
 			return -errno;
 		*created = 1;
 		fd = openat(dirfd, name, flags);
 	}
-	struct stat st;
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
-	*mode = st.st_mode;
+	modes[1] = st.st_mode;
 	return fd;
 }
 

@@ -208,7 +208,7 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
         raise _not_allowed(error) from error
     if EVERYTHING in listed:
         return "everything is allowed already"
-    missing = [rule for rule in rules if not any(covers(entry, rule) for entry in listed)]
+    missing = [rule for rule in rules if not covers(listed, rule)]
     write_allowed(directory, missing)
     return f"{len(missing)} rules" if missing else "unchanged"
 
@@ -260,17 +260,13 @@ def read_list(directory: int) -> list[str]:
         posix.close(fd)
 
 
-def covers(entry: str, rule: DeviceRule) -> bool:
+def covers(listed: "Iterable[str]", rule: DeviceRule) -> bool:
     """Tell whether a line of devices.list allows all of a rule."""
     kind, major, minor, access = rule
-    fields = entry.replace(":", " ").split()
-    return (
-        len(fields) == 4
-        and fields[0] == kind
-        and fields[1] in {"*", str(major)}
-        and fields[2] in {"*", str(minor)}
-        and set(access) <= set(fields[3])
-    )
+    devices = f"{major}:{minor}", f"{major}:*", f"*:{minor}", "*:*"
+    starts = tuple([f"{kind} {device} " for device in devices])
+    found = (line.rpartition(" ")[2] for line in listed if line.startswith(starts))
+    return any(set(access) <= set(granted) for granted in found)
 
 
 def exact(listed: "Iterable[str]", rule: DeviceRule) -> str:

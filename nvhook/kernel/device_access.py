@@ -81,9 +81,7 @@ class DeviceAccess:
             listed = device_list(directory.fd)
             if cgroup.EVERYTHING in listed:
                 return None
-            closed = [
-                rule for rule in rules if not any(cgroup.covers(line, rule) for line in listed)
-            ]
+            closed = [rule for rule in rules if not cgroup.covers(listed, rule)]
             own = [cgroup.exact(listed, rule) for rule in closed]
             return tuple(
                 [

@@ -45,7 +45,7 @@ def verdicts(found: "DeviceCgroup", rules: "Iterable[DeviceRule]") -> tuple[Verd
     for directory in found.v1 or ():
         listed = device_list(directory)
         for rule in wanted:
-            if EVERYTHING not in listed and not any(covers(entry, rule) for entry in listed):
+            if EVERYTHING not in listed and not covers(listed, rule):
                 denied.setdefault(rule, f"devices.list of the cgroup {_path(directory)}")
     for number, where in _programs(found.v2 or ()):
         closed, trouble = _denied(number, wanted)

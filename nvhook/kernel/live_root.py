@@ -19,7 +19,6 @@ from nvhook.kernel.restoring_root import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Protocol
 
     class Announce(Protocol):
@@ -50,13 +49,14 @@ class LiveRoot(RestoringRoot):
         self._announce = announce
         self.masks: set[int] = set()
 
-    def mount_target(self, path: str, accept: "Callable[[int], bool]", directory: bool) -> int:
+    def mount_target(self, path: str, source: int) -> int:
         """Return what Rootfs.mount_target does; what it makes is announced.
 
         Raises: ContainerError; NoPlaceError.
         """
         parent, name = self._parent(path)
         if not parent.volume and not self._exists(parent, name):
+            directory = stat.S_ISDIR(posix.fstat(source).st_mode)
             self._announce(DIRECTORY if directory else FILE, path)
             try:
                 if directory:
@@ -71,7 +71,7 @@ class LiveRoot(RestoringRoot):
                 raise ContainerError(
                     f"can't create {path} in the container: {error.strerror}"
                 ) from error
-        return super().mount_target(path, accept, directory)
+        return super().mount_target(path, source)
 
     def _make_directory(self, path: str) -> int:
         self._own_parent(path)

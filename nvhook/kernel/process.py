@@ -56,11 +56,10 @@ class Process:
     def shares_namespace(self, name: str) -> bool:
         """Tell whether the process is in the caller's own namespace (``mnt``, ``user``)."""
         try:
-            theirs = posix.stat(f"ns/{name}", dir_fd=self.proc_fd)
+            theirs = posix.readlink(f"ns/{name}", dir_fd=self.proc_fd)
         except OSError as error:
             raise self._gone(error) from error
-        ours = posix.stat(f"/proc/self/ns/{name}")
-        return (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+        return theirs == posix.readlink(f"/proc/self/ns/{name}")  # "mnt:[4026531841]"
 
     def root_ids(self) -> tuple[int, int]:
         """Return the caller's uid and gid for the process's user namespace's 0:0."""

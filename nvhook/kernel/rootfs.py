@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# What nvh_mount_target may make.
-_MAKE_FILE, _MAKE_DIRECTORY, _MAKE_NOTHING = range(3)
-
 
 class Directory:
     """An open directory of the container, and whose it is.
@@ -55,7 +52,7 @@ class Rootfs(RootView):
         "_empty",
         "_host_mounts",
         "_made",
-        "_mode",
+        "_modes",
         "_mounts",
         "_relinked",
         "created",
@@ -84,7 +81,7 @@ class Rootfs(RootView):
         self._host_mounts = host_mounts
         self._directories: dict[str, Directory] = {}
         self._relinked: list[tuple[Directory, str, str]] = []
-        self._mode = ffi.new("uint32_t[1]")
+        self._modes = ffi.new("uint32_t[2]")
         self._made = ffi.new("int[1]")
         # By mount id, the first file made there: later ones are links to it.
         self._empty: dict[int, int] = {}
@@ -113,30 +110,31 @@ class Rootfs(RootView):
             raise
         return fd
 
-    def mount_target(self, path: str, accept: "Callable[[int], bool]", directory: bool) -> int:
-        """Return an O_PATH descriptor of the file or directory to mount on, making it if absent.
+    def mount_target(self, path: str, source: int) -> int:
+        """Return an O_PATH descriptor of what to mount a source (a descriptor) on, made if absent.
 
-        accept gets the st_mode of what exists and tells whether it may be shadowed.
+        That is a directory for a directory. A file may shadow a file or a socket, a device node a
+        file or a device.
         Raises: ContainerError when something of another type is there; NoPlaceError.
         """
         parent, name = self._parent(path)
-        kind = _MAKE_NOTHING if parent.volume else _MAKE_DIRECTORY if directory else _MAKE_FILE
         empty = self._empty.get(parent.mount, -1)
-        arguments = name.encode(), kind, empty, self._mode, self._made
+        arguments = name.encode(), source, not parent.volume, empty, self._modes, self._made
         try:
             fd = self._as_owner(parent, lambda where: call("mount_target", where, *arguments))
         except SyscallError as error:
             if error.errno == errno.ENOENT and parent.volume:
                 raise on_a_volume(path) from error
             raise failed("create", path, error) from error
+        mode, there = self._modes
+        directory = stat.S_ISDIR(mode)
         if self._made[0]:
             self.created.append((parent.fd, name, directory))
             if empty < 0 and not directory:
                 self._empty[parent.mount] = posix.dup(fd)
-        mode = self._mode[0]
-        if not accept(mode):
+        elif not _may_shadow(mode, there):
             posix.close(fd)
-            raise wrong_type(path, mode, "a directory" if directory else "a regular file")
+            raise wrong_type(path, there, "a directory" if directory else "a regular file")
         return fd
 
     def symlink(self, path: str, target: str) -> bool:
@@ -146,19 +144,30 @@ class Rootfs(RootView):
         """
         parent, name = self._parent(path)
         try:
+            # Mostly nothing is there yet: tried before it is asked.
+            if not parent.volume and self._make_link(parent, name, target):
+                return True
             old = self._link_target(parent.fd, path, name)
             if old == target:
                 return False
             if parent.volume:
                 raise on_a_volume(path)
-            if old is None:
-                self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
+            self._as_owner(parent, lambda where: replace_link(where, name, target))
+            if old is None:  # it was removed this moment
                 self.created.append((parent.fd, name, False))
             else:
-                self._as_owner(parent, lambda where: replace_link(where, name, target))
                 self._relinked.append((parent, name, old))
         except OSError as error:
             raise failed("link", path, error) from error
+        return True
+
+    def _make_link(self, parent: Directory, name: str, target: str) -> bool:
+        """Make a link, False if something of its name is there."""
+        try:
+            self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
+        except FileExistsError:
+            return False
+        self.created.append((parent.fd, name, False))
         return True
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
@@ -282,3 +291,10 @@ class Rootfs(RootView):
                 raise
             status = posix.stat(name, dir_fd=parent, follow_symlinks=False)
             raise wrong_type(path, status.st_mode, "a symbolic link") from error
+
+
+def _may_shadow(source: int, there: int) -> bool:
+    """Tell by their st_mode whether one thing may be mounted over another."""
+    if stat.S_ISDIR(source):
+        return stat.S_ISDIR(there)
+    return stat.S_ISREG(there) or (stat.S_ISCHR if stat.S_ISCHR(source) else stat.S_ISSOCK)(there)

@@ -99,7 +99,7 @@ def test_a_v1_list_is_what_it_was_after_rules_are_taken_back(
     finally:
         access.close()
 
-    assert all(any(covers(line, RULE) for line in text.splitlines()) for text in after)
+    assert all(covers(text.splitlines(), RULE) for text in after)
     for directory, lines in lists.items():
         assert (directory / "devices.list").read_text().splitlines() == lines
 

@@ -1,8 +1,10 @@
 """Reading and attaching by descriptor, where the image is not what it seems."""
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,17 +88,19 @@ def test_whose_a_mount_is_tells_its_device_in_mountinfo(root_host, known_to_host
     host = table if known_to_host else mounts
     directory = Path("/dev/shm") / f"nvhook-test-{os.getpid()}"
     rootfs = Rootfs(os.open("/", os.O_PATH | os.O_DIRECTORY), None, table, host)
+    source = os.open("/", os.O_PATH)
     try:
         if known_to_host:
             with pytest.raises(NoPlaceError, match="on a volume of the host"):
-                rootfs.mount_target(str(directory), stat.S_ISDIR, directory=True)
+                rootfs.mount_target(str(directory), source)
             assert not directory.exists()
         else:
-            os.close(rootfs.mount_target(str(directory), stat.S_ISDIR, directory=True))
+            os.close(rootfs.mount_target(str(directory), source))
             assert directory.is_dir()
             rootfs.take_back()
             assert not directory.exists()
     finally:
+        os.close(source)
         rootfs.close()
 
 
@@ -106,14 +110,45 @@ def test_mount_points_are_links_to_one_file_on_each_mount(tmp_path, root_host):
     other = Path("/dev/shm") / f"nvhook-test-{os.getpid()}"
     rootfs = Rootfs(os.open("/", os.O_PATH | os.O_DIRECTORY), None, table, b"")
     places = [directory / name for directory in (tmp_path, other) for name in "abc"]
+    source = os.open(__file__, os.O_PATH)
     try:
         for place in places:
-            os.close(rootfs.mount_target(str(place), stat.S_ISREG, directory=False))
+            os.close(rootfs.mount_target(str(place), source))
         assert len({(place.stat().st_dev, place.stat().st_ino) for place in places}) == 2
     finally:
+        os.close(source)
         rootfs.take_back()
         rootfs.close()
     assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "shadowed"),
+    [("directory", {"directory"}), ("file", {"file", "socket"}), ("node", {"file", "node"})],
+)
+def test_only_what_is_alike_is_shadowed(tmp_path, root_host, source, shadowed):
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    os.mknod(tmp_path / "node", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("nothing")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    names = {each.name for each in tmp_path.iterdir()}
+    rootfs = Rootfs(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    host = os.open(tmp_path / source, os.O_PATH)
+    accepted = set()
+    try:
+        for name in names:
+            with suppress(ContainerError):
+                os.close(rootfs.mount_target(f"/{name}", host))
+                accepted.add(name)
+    finally:
+        os.close(host)
+        rootfs.close()
+    assert accepted == shadowed
+    assert {each.name for each in tmp_path.iterdir()} == names
 
 
 class _Swapped(LiveRoot):
