@@ -2,11 +2,14 @@
 
     python hot_archive.py DIRECTORY [PACKAGE-DIRECTORY]
 
-makes start-3N.pyc, which is hot_start compiled, and for each door DOOR-3N.modules: groups of
-modules, each after those it imports, as a length of 4 bytes (little-endian) and a marshalled tuple
-of (name, is a package, code). The build and scripts/install-hook.sh run this with the interpreter
-that will run the doors. DOORS is also the import budget: a test compares it with what real
-containers make a door import.
+makes start.pyc, which is hot_start compiled, encodings.pyc, which is hot_encodings, and for each
+door DOOR.modules: groups of modules, each after those it imports, as a length of 4 bytes
+(little-endian) and a marshalled tuple of (name, is a package, code). The build and
+scripts/install-hook.sh run this with the interpreter that will run the doors. DIRECTORY is to be
+the package's _hot/lib/python3.N, as the interpreter's own is called below its prefix: its home is
+_hot when it starts. encodings.pyc is empty for an interpreter that does not start with it.
+
+DOORS is also the import budget: a test compares it with what real containers make a door import.
 """
 
 import ast
@@ -14,7 +17,9 @@ import importlib.util
 import inspect
 import marshal
 import os
+import subprocess
 import sys
+import tempfile
 
 HOOK = (
     "nvhook",
@@ -112,13 +117,39 @@ GROUP = 64 << 10
 
 def build(package: str) -> dict[str, bytes]:
     """Return the files for the running interpreter; package is the directory of nvhook."""
-    version = f"{sys.version_info[0]}{sys.version_info[1]}"
-    start = _compile(_read(f"{package}/hot_start.py"), "hot_start.py")
-    header = importlib.util.MAGIC_NUMBER + bytes(12)  # a script's time and size are not checked
+    encodings = _script("hot_encodings.py", package)
     return {
-        f"start-{version}.pyc": header + marshal.dumps(start),
-        **{f"{door}-{version}.modules": _pack(_modules(door, package)) for door in DOORS},
+        "start.pyc": _script("hot_start.py", package),
+        "encodings.pyc": encodings if _starts_with(encodings) else b"",
+        **{f"{door}.modules": _pack(_modules(door, package)) for door in DOORS},
     }
+
+
+def _script(name: str, package: str) -> bytes:
+    return _pyc(_compile(_read(f"{package}/{name}"), name))
+
+
+def _pyc(code: "CodeType") -> bytes:
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)  # no time is compared
+
+
+def _starts_with(encodings: bytes) -> bool:
+    """Try whether the interpreter needs no other file of its library to start."""
+    python = os.path.realpath(sys.executable)
+    with tempfile.TemporaryDirectory() as home:
+        directory = "/".join([home, *os.__file__.split("/")[-3:-1]])
+        os.makedirs(directory)
+        script = _pyc(compile("print('\N{BULLET}')", "try", "exec"))
+        for name, content in (("encodings.pyc", encodings), ("start.pyc", script)):
+            with open(f"{directory}/{name}", "wb") as file:
+                file.write(content)
+        done = subprocess.run(
+            [python, "-S", "-X", "utf8", f"{directory}/start.pyc"],
+            env={"PYTHONHOME": f"{home}:{os.path.dirname(os.path.dirname(python))}"},
+            capture_output=True,
+            check=False,
+        )
+    return done.stdout == "\N{BULLET}\n".encode()
 
 
 def _modules(door: str, package: str) -> "list[tuple[str, bool, CodeType]]":
@@ -173,15 +204,21 @@ def _read(path: str) -> str:
 
 
 def _compile(source: str, name: str) -> "CodeType":
-    """Compile without what only a reader needs: docstrings, annotations, line numbers, names.
+    """Compile without what only a reader needs: docstrings, types, line numbers, names.
 
     A third of the file, and half a millisecond. NVHOOK_DEBUG=1 runs the modules themselves.
     """
-    tree = ast.fix_missing_locations(_WithoutAnnotations().visit(ast.parse(source)))
+    tree = ast.fix_missing_locations(_WithoutTypes().visit(ast.parse(source)))
     return _bare(compile(tree, name, "exec", dont_inherit=True, optimize=2))
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
+class _WithoutTypes(ast.NodeTransformer):
+    def visit_If(self, node: ast.If) -> ast.stmt:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return ast.copy_location(ast.Pass(), node)
+        self.generic_visit(node)
+        return node
+
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
         return node

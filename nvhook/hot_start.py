@@ -28,8 +28,7 @@ def load(site: str, door: str) -> None:
         sys.path.append(site)
     _load_builtins()
     _load_extensions(site, door)
-    version = sys.version_info
-    archive = f"{site}/nvhook/_hot/{door}-{version[0]}{version[1]}.modules"
+    archive = __file__.rpartition("/")[0] + f"/{door}.modules"
     fd = posix.open(archive, posix.O_RDONLY | posix.O_CLOEXEC)
     # Group by group, because memory used twice is cheaper than more of it.
     while size := int.from_bytes(posix.read(fd, 4), "little"):
@@ -77,9 +76,23 @@ def _load_extensions(site: str, door: str) -> None:
         sys.modules[name] = module
 
 
+def _leave_home() -> None:
+    """Make the rest of the process see Python's own library, not the home it started with."""
+    if posix.environ.pop(b"PYTHONHOME", None) is None:
+        return
+    posix.unsetenv(b"PYTHONHOME")
+    compiled = sys.path[-1]  # the one directory that the home has not replaced
+    library = compiled.rpartition("/")[0]
+    sys.path[:] = [library, compiled]
+    sys.prefix = sys.base_prefix = sys.exec_prefix
+    sys._stdlib_dir = library  # type: ignore[attr-defined]
+    sys.modules["encodings"].give_way()
+
+
 def start() -> None:
     """Run a door: argv is this file, the package's directory, the door's name, its arguments."""
     gc.disable()  # 20 ms of life make no garbage worth looking for
+    _leave_home()
     site, door = sys.argv[1:3]
     load(site, door)
     sys.modules[f"nvhook.{door}"].main(sys.argv[2:])

@@ -339,7 +339,10 @@ build_package() {
 		fail "the installed modules don't compile" "everything it said is in $kept"
 	# The hot doors, each in one file: the wheel has them for the version of Python it was built with.
 	find "$stage/nvhook/_hot" -mindepth 1 -delete
-	logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$stage/nvhook/_hot" "$stage/nvhook" ||
+	library=$("$python" -I -S -c 'import os; print("/".join(os.__file__.split("/")[-3:-1]))') # lib/python3.11
+	hot=$stage/nvhook/_hot/$library
+	mkdir -p "$hot"
+	logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$hot" "$stage/nvhook" ||
 		fail "the modules of the hook and the runtime can't be packed" "everything it said is in $kept"
 	version=$("$stage/bin/nvhook" --version 2>>"$work/log") ||
 		fail "the new installation does not start: $(tail -n 1 "$work/log")" "try another --python"

@@ -2,16 +2,18 @@
  * Starting Python: where things are, relative to this executable X/bin/nvhook:
  *   the package      X/nvhook, or X/lib/python3.N/{site,dist}-packages/nvhook
  *   the interpreter  X/bin/python3, or /usr/bin/python3, /usr/local/bin/python3
- *   a hot door       nvhook/_hot in the package, if made for the interpreter's version: start-3N.pyc
- *                    and <door>-3N.modules
+ *   a hot door       nvhook/_hot/lib/python3.N in the package, if made for the interpreter's version:
+ *                    start.pyc and <door>.modules; with encodings.pyc, nvhook/_hot is its home
  */
 #define _GNU_SOURCE
 #include "launcher.h"
 
 #include <dirent.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char hot_code[] = "import sys\n"
@@ -24,25 +26,32 @@ static const char cold_code[] = "import sys\n"
 				"from nvhook.cli import run\n"
 				"run()\n";
 
-static bool join(char *out, size_t size, const char *a, const char *b)
+/* Print a path; false if it is too long. */
+__attribute__((format(printf, 3, 4))) static bool path_of(char *out, size_t size, const char *format, ...)
 {
-	int n = snprintf(out, size, "%s%s", a, b);
+	va_list arguments;
+	va_start(arguments, format);
+	int n = vsnprintf(out, size, format, arguments);
+	va_end(arguments);
 	return n > 0 && (size_t)n < size;
 }
 
-static bool exists(const char *a, const char *b)
+/* True for a regular file with something in it. */
+static bool is_file(const char *directory, const char *name)
 {
 	char path[PATH_MAX];
-	return join(path, sizeof path, a, b) && access(path, R_OK) == 0;
+	struct stat st;
+	return path_of(path, sizeof path, "%s/%s", directory, name) && stat(path, &st) == 0 &&
+	       S_ISREG(st.st_mode) && st.st_size > 0;
 }
 
 static bool find_interpreter(const char *prefix, char *python, size_t size)
 {
-	if (join(python, size, prefix, "/bin/python3") && access(python, X_OK) == 0)
+	if (path_of(python, size, "%s/bin/python3", prefix) && access(python, X_OK) == 0)
 		return true;
 	static const char *const usual[] = { "/usr/bin/python3", "/usr/local/bin/python3" };
 	for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-		if (join(python, size, usual[i], "") && access(python, X_OK) == 0)
+		if (path_of(python, size, "%s", usual[i]) && access(python, X_OK) == 0)
 			return true;
 	return false;
 }
@@ -50,10 +59,10 @@ static bool find_interpreter(const char *prefix, char *python, size_t size)
 /* The directory to put on sys.path: the one that has nvhook/hook.py in it. */
 static bool find_package(const char *prefix, const char *python, char *site, size_t size)
 {
-	if (exists(prefix, "/nvhook/hook.py"))
-		return join(site, size, prefix, "");
+	if (is_file(prefix, "nvhook/hook.py"))
+		return path_of(site, size, "%s", prefix);
 	char lib[PATH_MAX];
-	if (!join(lib, sizeof lib, prefix, "/lib"))
+	if (!path_of(lib, sizeof lib, "%s/lib", prefix))
 		return false;
 	DIR *dir = opendir(lib);
 	if (!dir)
@@ -66,11 +75,11 @@ static bool find_package(const char *prefix, const char *python, char *site, siz
 			continue;
 		for (size_t i = 0; i < 2; i++) {
 			char candidate[PATH_MAX];
-			int n = snprintf(candidate, sizeof candidate, "%s/%s/%s", lib, entry->d_name, kinds[i]);
-			if (n < 0 || (size_t)n >= sizeof candidate || !exists(candidate, "/nvhook/hook.py"))
+			if (!path_of(candidate, sizeof candidate, "%s/%s/%s", lib, entry->d_name, kinds[i]) ||
+			    !is_file(candidate, "nvhook/hook.py"))
 				continue;
 			bool exact = strcmp(entry->d_name, version) == 0;
-			if ((exact || !found) && join(site, size, candidate, ""))
+			if ((exact || !found) && path_of(site, size, "%s", candidate))
 				found = true;
 		}
 	}
@@ -78,17 +87,41 @@ static bool find_package(const char *prefix, const char *python, char *site, siz
 	return found;
 }
 
-/* The start of the hot doors (nvhook/hot_archive.py), where this door's modules are there for python3.N. */
-static bool find_start(const char *site, const char *python, const char *door, char *start, size_t size)
+/* Where a hot door is packed for an interpreter (nvhook/hot_archive.py). */
+struct hot {
+	char start[PATH_MAX];	 /* the script that loads it; empty: not there */
+	char home[2 * PATH_MAX]; /* what the interpreter starts with instead of its own library; or empty */
+};
+
+static struct hot find_hot(const char *site, const char *python, const char *door)
 {
-	const char *version = strrchr(python, '/') + 1;
-	if (strncmp(version, "python3.", 8) != 0)
-		return false;
-	int n = snprintf(start, size, "%s/nvhook/_hot/%s-3%s.modules", site, door, version + 8);
-	if (n < 0 || (size_t)n >= size || access(start, R_OK) < 0)
-		return false;
-	n = snprintf(start, size, "%s/nvhook/_hot/start-3%s.pyc", site, version + 8);
-	return n > 0 && (size_t)n < size && access(start, R_OK) == 0;
+	static const char *const libraries[] = { "lib", "lib64" };
+	struct hot hot = { "", "" };
+	char prefix[PATH_MAX], modules[NAME_MAX];
+	const char *version = strrchr(python, '/') + 1; /* X/bin/python3.11 */
+	static const char bin[] = "/bin/";
+	size_t length = (size_t)(version - python);
+	if (strncmp(version, "python3.", 8) != 0 || length < sizeof bin ||
+	    strncmp(version - strlen(bin), bin, strlen(bin)) != 0)
+		return hot;
+	if (!path_of(prefix, sizeof prefix, "%.*s", (int)(length - strlen(bin)), python) ||
+	    !path_of(modules, sizeof modules, "%s.modules", door))
+		return hot;
+	for (size_t i = 0; i < sizeof libraries / sizeof *libraries && !*hot.start; i++) {
+		char own[PATH_MAX], packed[PATH_MAX];
+		if (!path_of(packed, sizeof packed, "%s/nvhook/_hot/%s/%s", site, libraries[i], version) ||
+		    !path_of(own, sizeof own, "%s/%s/%s", prefix, libraries[i], version) ||
+		    !is_file(packed, modules) || !is_file(packed, "start.pyc") ||
+		    !path_of(hot.start, sizeof hot.start, "%s/start.pyc", packed)) {
+			*hot.start = '\0';
+			continue;
+		}
+		/* The rest of its library must be where it looks for it then: below the prefix. */
+		if (strchr(site, ':') || !is_file(packed, "encodings.pyc") || !is_file(own, "os.py") ||
+		    !path_of(hot.home, sizeof hot.home, "PYTHONHOME=%s/nvhook/_hot:%s", site, prefix))
+			*hot.home = '\0';
+	}
+	return hot;
 }
 
 /* The directory this executable is in: X/bin. */
@@ -108,12 +141,12 @@ static bool own_directory(char *path, size_t size)
 bool launcher_path(char *path, size_t size)
 {
 	char directory[PATH_MAX];
-	return own_directory(directory, sizeof directory) && join(path, size, directory, "/nvhook");
+	return own_directory(directory, sizeof directory) && path_of(path, size, "%s/nvhook", directory);
 }
 
 int run_python(bool hot, int argc, char **argv)
 {
-	char self[PATH_MAX], python[PATH_MAX], real[PATH_MAX], site[PATH_MAX], start[PATH_MAX];
+	char self[PATH_MAX], python[PATH_MAX], real[PATH_MAX], site[PATH_MAX];
 	char launcher[PATH_MAX];
 	if (!own_directory(self, sizeof self) || !launcher_path(launcher, sizeof launcher))
 		return fail("can't find its own executable", "is /proc mounted?");
@@ -128,8 +161,15 @@ int run_python(bool hot, int argc, char **argv)
 	if (!args)
 		return fail("out of memory", "free some");
 	int i = 0;
+	/* For debugging, the modules themselves: tracebacks with their lines, and edits count. */
+	char *debug = getenv("NVHOOK_DEBUG");
+	struct hot packed = { "", "" };
+	if (hot && !debug)
+		packed = find_hot(site, real, argv[1]);
 	args[i++] = hot ? real : python;
-	args[i++] = "-I";
+	/* Isolated; with a home it must look at the environment, which is only what is set below. */
+	if (!*packed.home)
+		args[i++] = "-I";
 	/* X/nvhook has its dependencies beside it: the system's own must not come before them. */
 	if (hot || strcmp(site, self) == 0)
 		args[i++] = "-S";
@@ -138,10 +178,8 @@ int run_python(bool hot, int argc, char **argv)
 		args[i++] = "-X";
 		args[i++] = "utf8";
 	}
-	/* For debugging, the modules themselves: tracebacks with their lines, and edits count. */
-	char *debug = getenv("NVHOOK_DEBUG");
-	if (hot && !debug && find_start(site, real, argv[1], start, sizeof start)) {
-		args[i++] = start;
+	if (*packed.start) {
+		args[i++] = packed.start;
 	} else {
 		args[i++] = "-c";
 		args[i++] = (char *)(hot ? hot_code : cold_code);
@@ -156,8 +194,8 @@ int run_python(bool hot, int argc, char **argv)
 	}
 	char setting[64];
 	snprintf(setting, sizeof setting, "NVHOOK_DEBUG=%.40s", debug ? debug : "");
-	char *environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", debug ? setting : NULL,
-				NULL };
+	char *environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
+				debug ? setting : *packed.home ? packed.home : NULL, NULL };
 	execve(args[0], args, environment);
 	return fail("can't start python3", "install nvhook again");
 }

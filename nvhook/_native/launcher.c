@@ -2,7 +2,7 @@
  * nvhook: what runtimes, engines and people call. It starts Python only when there is something to do.
  *
  * As a hook or a runtime it decides in about a millisecond whether the bundle's config.json can be
- * about a GPU at all; only then the interpreter starts, isolated (-I -S) and with a cleaned
+ * about a GPU at all; only then the interpreter starts, isolated and with a cleaned
  * environment. The name it is called by decides what it is:
  *   nvhook                         the hook (nvhook hook STAGE), and the command line
  *   nvhook-runtime                 an OCI runtime in front of the real one (runtime.c)

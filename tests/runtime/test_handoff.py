@@ -78,7 +78,7 @@ def injected_by(log: str) -> list[int]:
 
 def who_waits(bundle: Bundle) -> str:
     """Return a shell command that prints the process that waits for a bundle's hook."""
-    return f"pgrep -f '[_]hot/start-.* runtime {bundle.directory} '"
+    return f"pgrep -f '[_]hot/.*/start.pyc .* runtime {bundle.directory} '"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import marshal
+import os
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,17 @@ import pytest
 import nvhook
 from nvhook import hot_archive
 from tests.runtime.bundle import Bundle
+from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
 from tests.runtime.simulated import Driver
 
 # Beside the bare interpreter and nvhook's modules. A module here costs every GPU container.
 FOREIGN = {"_cffi_backend", "_json", "_stat", "_struct", "errno", "posix", "time"}
 NATIVE = {"nvhook._native._syscalls", "nvhook._native._syscalls.lib"}
 SITE = Path(nvhook.__file__).parent.parent
+LIBRARY = Path(os.__file__).parent
+PACKED = SITE / "nvhook/_hot" / LIBRARY.parent.name / LIBRARY.name
+SOURCES = Path(__file__).parents[2] / "nvhook/_native"
+LAUNCHER = ("launcher", "bundle", "handoff", "interpreter", "runtime")
 
 # Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
 RECORD = """
@@ -107,8 +113,8 @@ def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> 
 
 @pytest.mark.parametrize("door", hot_archive.DOORS)
 def test_the_archive_holds_the_installed_modules(door) -> None:
-    name = f"{door}-{sys.version_info[0]}{sys.version_info[1]}.modules"
-    installed = _modules((SITE / "nvhook/_hot" / name).read_bytes())
+    name = f"{door}.modules"
+    installed = _modules((PACKED / name).read_bytes())
 
     assert set(installed) == set(hot_archive.DOORS[door])
     assert installed == _modules(hot_archive.build(str(SITE / "nvhook"))[name])
@@ -126,27 +132,89 @@ def _modules(archive: bytes) -> dict[str, object]:
     return modules
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_the_launcher_runs_the_archive_unless_debugging(runc, bundles, place, debug) -> None:
-    """In a copy of the installation whose hook.py is broken."""
-    copy = place / "copy"
-    (copy / "bin").mkdir(parents=True)
-    shutil.copytree(SITE / "nvhook", copy / "nvhook")
-    (copy / "nvhook/hook.py").write_text("raise SystemExit(3)\n")
-    for backend in SITE.glob("_cffi_backend*.so"):
-        shutil.copy(backend, copy)
-    if sys.version_info < (3, 11):
-        shutil.copytree(SITE / "tomli", copy / "tomli")
+class Copy:
+    """A copy of the installation, to be broken, and a bundle whose hook is its launcher."""
+
+    def __init__(self, directory: Path, bundle: Bundle) -> None:
+        self.package = directory / "nvhook"
+        self.packed = self.package / PACKED.relative_to(SITE / "nvhook")
+        self.launcher = directory / "bin/nvhook"
+        self.bundle = bundle
+        shutil.copytree(SITE / "nvhook", self.package)
+        for backend in SITE.glob("_cffi_backend*.so"):
+            shutil.copy(backend, directory)
+        if sys.version_info < (3, 11):
+            shutil.copytree(SITE / "tomli", directory / "tomli")
+        self.launcher.parent.mkdir()
+        shutil.copy(bundle.driver.launcher, self.launcher)
+        (directory / "bin/python3").symlink_to(Path(sys.executable).resolve())
+        bundle.config["hooks"]["prestart"][0]["path"] = str(self.launcher)
+
+
+@pytest.fixture
+def copy(runc, bundles, place) -> Copy:
+    """A copy of the installation. Its bundle asks for what does not exist."""
+    (place / "copy").mkdir()
     bundle = bundles(runc)
-    shutil.copy(bundle.driver.launcher, copy / "bin")
-    (copy / "bin/python3").symlink_to(Path(sys.executable).resolve())
     bundle.ask("NVIDIA_VISIBLE_DEVICES=nonsense")
-    hook = bundle.config["hooks"]["prestart"][0]
-    hook["path"] = str(copy / "bin/nvhook")
+    return Copy(place / "copy", bundle)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_launcher_runs_the_archive_unless_debugging(runc, copy, debug) -> None:
+    (copy.package / "hook.py").write_text("raise SystemExit(3)\n")
+    hook = copy.bundle.config["hooks"]["prestart"][0]
     hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
 
-    result = runc.run(bundle)
+    result = runc.run(copy.bundle)
 
     assert result.returncode != 0
     assert ("unknown device id nonsense" in result.stderr) is not debug
     assert ("exit status 3" in result.stderr) is debug
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_interpreter_starts_with_its_home_unless_debugging(runc, copy, require, debug) -> None:
+    encodings = copy.packed / "encodings.pyc"
+    require(encodings.stat().st_size > 0, "this Python needs more for its start")
+    encodings.write_bytes(
+        (copy.packed / "start.pyc").read_bytes()
+    )  # what no interpreter starts with
+    hook = copy.bundle.config["hooks"]["prestart"][0]
+    hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
+
+    result = runc.run(copy.bundle)
+
+    assert result.returncode != 0
+    assert ("Fatal Python error" in result.stderr) is not debug
+    assert ("unknown device id nonsense" in result.stderr) is debug
+
+
+@pytest.mark.parametrize("lost", ["home", "archive", "all"])
+def test_what_is_not_packed_is_done_without(runc, copy, lost) -> None:
+    """Another version of Python than it was built with, or one that needs more for its start."""
+    if lost == "home":
+        (copy.packed / "encodings.pyc").write_bytes(b"")
+    elif lost == "archive":
+        (copy.packed / "hook.modules").unlink()
+    else:
+        shutil.rmtree(copy.package / "_hot")  # noqa: TID251 - of our own making
+
+    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
+
+
+def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> None:
+    """The build takes musl where it is, so that glibc's is tried only here."""
+    require(shutil.which("musl-gcc") is not None, "needs musl-tools")
+    sources = [SOURCES / f"{name}.c" for name in LAUNCHER]
+    made = copy.launcher.with_name("glibc")
+    subprocess.run(
+        ["cc", "-O2", "-static", '-DNVHOOK_VERSION="0"', "-o", made, *sources], check=True
+    )
+    assert made.stat().st_size > 4 * copy.launcher.stat().st_size  # musl's is the installed one
+    made.rename(copy.launcher)
+
+    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
+    copy.bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    ask_everything(copy.bundle)
+    assert_reaches(copy.bundle, runc.start(copy.bundle), [1], COMPUTE)
