@@ -7,7 +7,8 @@ door DOOR.modules: groups of modules, each after those it imports, as a length o
 (little-endian) and a marshalled tuple of (name, is a package, code). The build and
 scripts/install-hook.sh run this with the interpreter that will run the doors. DIRECTORY is to be
 the package's _hot/lib/python3.N, as the interpreter's own is called below its prefix: its home is
-_hot when it starts. encodings.pyc is empty for an interpreter that does not start with it.
+_hot when it starts. encodings.pyc holds the time and size of the interpreter it was tried with, in
+the place of a source's; it is empty for one that does not start with it.
 
 DOORS is also the import budget: a test compares it with what real containers make a door import.
 """
@@ -120,7 +121,7 @@ def build(package: str) -> dict[str, bytes]:
     encodings = _script("hot_encodings.py", package)
     return {
         "start.pyc": _script("hot_start.py", package),
-        "encodings.pyc": encodings if _starts_with(encodings) else b"",
+        "encodings.pyc": _tried(encodings) if _starts_with(encodings) else b"",
         **{f"{door}.modules": _pack(_modules(door, package)) for door in DOORS},
     }
 
@@ -133,23 +134,36 @@ def _pyc(code: "CodeType") -> bytes:
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)  # no time is compared
 
 
+def _tried(encodings: bytes) -> bytes:
+    """Say in the place of the source's time and size whose they are: what was tried may change."""
+    status = os.stat(os.path.realpath(sys.executable))
+    stamps = int(status.st_mtime), status.st_size
+    fields = [(stamp & 0xFFFFFFFF).to_bytes(4, "little") for stamp in stamps]
+    return b"".join((encodings[:8], *fields, encodings[16:]))
+
+
 def _starts_with(encodings: bytes) -> bool:
     """Try whether the interpreter needs no other file of its library to start."""
     python = os.path.realpath(sys.executable)
+    expected = f"\N{BULLET} {os.path.dirname(os.__file__)}/lib-dynload\n"  # hot_start relies on it
     with tempfile.TemporaryDirectory() as home:
         directory = "/".join([home, *os.__file__.split("/")[-3:-1]])
         os.makedirs(directory)
-        script = _pyc(compile("print('\N{BULLET}')", "try", "exec"))
+        script = _pyc(compile("import sys; print('\N{BULLET}', sys.path[-1])", "try", "exec"))
         for name, content in (("encodings.pyc", encodings), ("start.pyc", script)):
             with open(f"{directory}/{name}", "wb") as file:
                 file.write(content)
         done = subprocess.run(
             [python, "-S", "-X", "utf8", f"{directory}/start.pyc"],
-            env={"PYTHONHOME": f"{home}:{os.path.dirname(os.path.dirname(python))}"},
+            env={
+                "LC_ALL": "C",
+                "PYTHONHOME": f"{home}:{os.path.dirname(os.path.dirname(python))}",
+            },
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )
-    return done.stdout == "\N{BULLET}\n".encode()
+    return (done.returncode, done.stdout, done.stderr) == (0, expected.encode(), b"")
 
 
 def _modules(door: str, package: str) -> "list[tuple[str, bool, CodeType]]":

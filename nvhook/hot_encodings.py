@@ -2,7 +2,7 @@
 
 Python needs encodings, codecs and io for its standard streams, and loading them is a sixth of its
 start. The launcher gives the interpreter a home that has this in the place of ``encodings``
-(hot_archive.py). Whoever imports one of the three later has Python's own: see ``give_way``.
+(hot_archive.py). Once it has started, all three are Python's own again: see ``give_way``.
 """
 
 import _codecs
@@ -63,7 +63,7 @@ class Decoder:
 
 
 class Codec(tuple):  # type: ignore[type-arg]  # what codecs.CodecInfo is
-    """UTF-8's functions and classes, as the interpreter wants them; none for codecs.open()."""
+    """UTF-8's functions and classes, as far as a stream needs them."""
 
     name = "utf-8"
     incrementalencoder = Encoder
@@ -76,17 +76,26 @@ def search(name: str) -> "CodecInfo | None":
     if name in ("utf_8", "utf-8"):
         functions = _codecs.utf_8_encode, _codecs.utf_8_decode, None, None
         return Codec(functions)  # type: ignore[return-value]
-    import encodings
-
-    return None if encodings is here else encodings.search_function(name)
+    return None
 
 
 def give_way() -> None:
-    """Let everything from now on import Python's own encodings and io."""
+    """Let everything but the standard streams have Python's own encodings, codecs and io.
+
+    Who first asks for them imports them.
+    """
     del sys.modules["encodings"], sys.modules["io"]
+    _codecs.unregister(search)  # which forgets what was found
+    _codecs.register(search_pythons_own)
 
 
-here = sys.modules[__name__]
+def search_pythons_own(name: str) -> "CodecInfo | None":
+    """Return Python's own codec of a normalized name."""
+    import encodings
+
+    return encodings.search_function(name)
+
+
 _codecs.register(search)
 # io is the C module and abstract base classes. The interpreter looks for the C module's functions.
 sys.modules["io"] = _io

@@ -9,7 +9,9 @@
 #include "launcher.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +95,28 @@ struct hot {
 	char home[2 * PATH_MAX]; /* what the interpreter starts with instead of its own library; or empty */
 };
 
+/*
+ * True if a home's encodings were tried with this very interpreter: what one needs for its start may
+ * change with each of its releases. The file has the time and size of the one it was tried with.
+ */
+static bool is_tried(const char *packed, const char *python)
+{
+	char path[PATH_MAX];
+	unsigned char header[16];
+	struct stat st;
+	if (!path_of(path, sizeof path, "%s/encodings.pyc", packed) || stat(python, &st) < 0)
+		return false;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	bool complete = read(fd, header, sizeof header) == (ssize_t)sizeof header;
+	close(fd);
+	uint32_t numbers[2] = { 0, 0 };
+	for (int i = 0; complete && i < 8; i++)
+		numbers[i / 4] |= (uint32_t)header[8 + i] << (i % 4 * 8);
+	return complete && numbers[0] == (uint32_t)st.st_mtime && numbers[1] == (uint32_t)st.st_size;
+}
+
 static struct hot find_hot(const char *site, const char *python, const char *door)
 {
 	static const char *const libraries[] = { "lib", "lib64" };
@@ -117,7 +141,7 @@ static struct hot find_hot(const char *site, const char *python, const char *doo
 			continue;
 		}
 		/* The rest of its library must be where it looks for it then: below the prefix. */
-		if (strchr(site, ':') || !is_file(packed, "encodings.pyc") || !is_file(own, "os.py") ||
+		if (strchr(site, ':') || !is_tried(packed, python) || !is_file(own, "os.py") ||
 		    !path_of(hot.home, sizeof hot.home, "PYTHONHOME=%s/nvhook/_hot:%s", site, prefix))
 			*hot.home = '\0';
 	}

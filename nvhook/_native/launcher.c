@@ -28,7 +28,12 @@ static const char compat_hook[] = "nvidia-container-runtime-hook";
 
 int fail(const char *what, const char *hint)
 {
-	fprintf(stderr, "nvhook: %s (hint: %s)\n", what, hint);
+	/* In one piece: others write to the same place. */
+	char line[PATH_MAX + 512];
+	int n = snprintf(line, sizeof line, "nvhook: %s (hint: %s)\n", what, hint);
+	size_t length = n < 0 ? 0 : (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
+	ssize_t told = write(STDERR_FILENO, line, length);
+	(void)told;
 	return 1;
 }
 

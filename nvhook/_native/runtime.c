@@ -260,17 +260,19 @@ static int prepare(const struct call *call, const char *config)
 {
 	static const char usual[] = "config.json";
 	char usual_place[PATH_MAX], bundle[PATH_MAX], document[PATH_MAX], launcher[PATH_MAX], settings[PATH_MAX];
+	const char *given = *call->bundle ? call->bundle : "."; /* as to the runtimes */
 	/* crun looks for another file where it was called. */
 	bool elsewhere = call->config && strcmp(call->config, usual) != 0;
 	const char *place = elsewhere ? call->config : usual_place;
-	if ((!elsewhere && !below(call->bundle, usual, usual_place, sizeof usual_place)) ||
-	    access(place, F_OK) < 0 || !may_want_gpu(place))
+	static const char hint[] = "give both as absolute paths of less than 4096 bytes";
+	if (!elsewhere && !below(given, usual, usual_place, sizeof usual_place))
+		return fail("the bundle's path is too long", hint);
+	if (access(place, F_OK) < 0 || !may_want_gpu(place))
 		return 0; /* what is missing, the real runtime says best */
 	*settings = '\0';
-	if (!absolute(call->bundle, bundle, sizeof bundle) || !absolute(place, document, sizeof document) ||
+	if (!absolute(given, bundle, sizeof bundle) || !absolute(place, document, sizeof document) ||
 	    (*config && !absolute(config, settings, sizeof settings))) /* the hook runs in the bundle */
-		return fail("the bundle's or the configuration's path can't be made absolute",
-			    "give both as absolute paths of less than 4096 bytes");
+		return fail("the bundle's or the configuration's path can't be made absolute", hint);
 	if (!launcher_path(launcher, sizeof launcher))
 		return fail("can't find its own executable", "is /proc mounted?");
 	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, settings,
@@ -303,7 +305,8 @@ int runtime(int argc, char **argv)
 	}
 	argv[0] = real;
 	execv(real, argv);
-	fprintf(stderr, "nvhook: can't start %s: %s (hint: is it an OCI runtime for this machine?)\n", real,
-		strerror(errno));
+	char what[PATH_MAX + 128];
+	snprintf(what, sizeof what, "can't start %s: %s", real, strerror(errno));
+	fail(what, "is it an OCI runtime for this machine?");
 	return NOT_FOUND;
 }

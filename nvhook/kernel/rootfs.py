@@ -130,11 +130,11 @@ class Rootfs(RootView):
         directory = stat.S_ISDIR(mode)
         if self._made[0]:
             self.created.append((parent.fd, name, directory))
-            if empty < 0 and not directory:
-                self._empty[parent.mount] = posix.dup(fd)
-        elif not _may_shadow(mode, there):
+        if not _may_shadow(mode, there):  # also what was made: the container may be faster
             posix.close(fd)
             raise wrong_type(path, there, "a directory" if directory else "a regular file")
+        if self._made[0] and empty < 0 and not directory:
+            self._empty[parent.mount] = posix.dup(fd)
         return fd
 
     def symlink(self, path: str, target: str) -> bool:
@@ -145,13 +145,16 @@ class Rootfs(RootView):
         parent, name = self._parent(path)
         try:
             # Mostly nothing is there yet: tried before it is asked.
-            if not parent.volume and self._make_link(parent, name, target):
+            refused = None if parent.volume else self._make_link(parent, name, target)
+            if refused is None and not parent.volume:
                 return True
             old = self._link_target(parent.fd, path, name)
             if old == target:
                 return False
             if parent.volume:
                 raise on_a_volume(path)
+            if refused is not None and refused.errno != errno.EEXIST:
+                raise refused
             self._as_owner(parent, lambda where: replace_link(where, name, target))
             if old is None:  # it was removed this moment
                 self.created.append((parent.fd, name, False))
@@ -161,14 +164,14 @@ class Rootfs(RootView):
             raise failed("link", path, error) from error
         return True
 
-    def _make_link(self, parent: Directory, name: str, target: str) -> bool:
-        """Make a link, False if something of its name is there."""
+    def _make_link(self, parent: Directory, name: str, target: str) -> OSError | None:
+        """Make a link; return why it can't be made."""
         try:
             self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
-        except FileExistsError:
-            return False
+        except OSError as error:
+            return error
         self.created.append((parent.fd, name, False))
-        return True
+        return None
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it: written beside it and renamed over it.

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ LAUNCHER = ("launcher", "bundle", "handoff", "interpreter", "runtime")
 # Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
 RECORD = """
 import sys
+for name in ("abc", "codecs", "encodings", "encodings.aliases", "encodings.utf_8", "io"):
+    sys.modules.pop(name, None)  # what the launcher starts has none of them
 bare = {*sys.modules}
 sys.path.append(sys.argv[1])
 name = "nvhook." + sys.argv[3]
@@ -46,10 +49,37 @@ sys.modules[name].main(sys.argv[3:])
 """
 
 
-def recording(result: Path, door: str) -> list[str]:
+# The same, and writes down what it looks for while it is in the container's mount namespace.
+INSIDE = """
+import sys
+sys.path.append(sys.argv[1])
+from nvhook.kernel.process import MountNamespace
+sought = ["entered"]
+class Seeker:
+    def find_spec(self, name, path=None, target=None):
+        sought.append(name)
+enter, leave = MountNamespace.__enter__, MountNamespace.__exit__
+def entering(self):
+    for name in ("abc", "codecs", "encodings", "io"):
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, Seeker)
+    enter(self)
+def leaving(self, *reason):
+    leave(self, *reason)
+    sys.meta_path.remove(Seeker)
+    with open(sys.argv[2], "w") as file:
+        file.write(" ".join(sought))
+Seeker = Seeker()
+MountNamespace.__enter__, MountNamespace.__exit__ = entering, leaving
+import nvhook.hook
+nvhook.hook.main(sys.argv[3:])
+"""
+
+
+def recording(result: Path, door: str, script: str = RECORD) -> list[str]:
     """Return the command that runs a door and writes down what it loaded."""
     python = str(Path(sys.executable).resolve())
-    return [python, "-I", "-S", "-c", RECORD, str(SITE), str(result), door]
+    return [python, "-I", "-S", "-c", script, str(SITE), str(result), door]
 
 
 @pytest.fixture
@@ -93,6 +123,28 @@ def test_a_mig_device_loads_what_it_needs(runc, loaded, mig_driver) -> None:
     """NVML, json and subprocess are not among it: the caches have the answer."""
     found = loaded(runc, "0:1", mig_driver) - NATIVE - FOREIGN
     assert found == {*hot_archive.HOOK, "nvhook.core.mig", "nvhook.formats.mig", "nvhook.host.mig"}
+
+
+@pytest.mark.parametrize("image", ["good", "wrong-type", "broken-cache", "no-cache"])
+def test_nothing_is_imported_in_the_mount_namespace(runc, bundles, place, image) -> None:
+    """It would be the container's file that is run, by root of the host."""
+    bundle: Bundle = bundles(runc)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    if image == "wrong-type":
+        (bundle.root / "usr/bin/nvidia-smi").mkdir(parents=True)
+    elif image == "broken-cache":
+        (bundle.root / "etc/ld.so.cache").write_bytes(b"ld.so-1.7.0\0 and \xff nonsense")
+    elif image == "no-cache":
+        (bundle.root / "etc/ld.so.cache").unlink(missing_ok=True)
+    hook = bundle.hook()
+    record = recording(place / "sought", "hook", INSIDE)
+    arguments = [*record, "prestart", "--config", str(bundle.driver.config)]
+    bundle.config["hooks"]["prestart"] = [{**hook, "path": record[0], "args": arguments}]
+
+    result = runc.run(bundle)
+
+    assert ("nvidia-smi" in result.stderr) == (image == "wrong-type"), result.stderr
+    assert (place / "sought").read_text() == "entered"
 
 
 def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> None:
@@ -150,6 +202,15 @@ class Copy:
         (directory / "bin/python3").symlink_to(Path(sys.executable).resolve())
         bundle.config["hooks"]["prestart"][0]["path"] = str(self.launcher)
 
+    def break_home(self, require: Callable[[bool, str], None], stamps: bytes = b"") -> None:
+        """Make its encodings what no interpreter starts with; stamps: another one's."""
+        encodings = self.packed / "encodings.pyc"
+        require(encodings.stat().st_size > 0, "this Python needs more for its start")
+        header = encodings.read_bytes()[:16]
+        encodings.write_bytes(
+            header[:8] + (stamps or header[8:]) + (self.packed / "start.pyc").read_bytes()[16:]
+        )
+
 
 @pytest.fixture
 def copy(runc, bundles, place) -> Copy:
@@ -175,11 +236,7 @@ def test_the_launcher_runs_the_archive_unless_debugging(runc, copy, debug) -> No
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_the_interpreter_starts_with_its_home_unless_debugging(runc, copy, require, debug) -> None:
-    encodings = copy.packed / "encodings.pyc"
-    require(encodings.stat().st_size > 0, "this Python needs more for its start")
-    encodings.write_bytes(
-        (copy.packed / "start.pyc").read_bytes()
-    )  # what no interpreter starts with
+    copy.break_home(require)
     hook = copy.bundle.config["hooks"]["prestart"][0]
     hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
 
@@ -188,6 +245,20 @@ def test_the_interpreter_starts_with_its_home_unless_debugging(runc, copy, requi
     assert result.returncode != 0
     assert ("Fatal Python error" in result.stderr) is not debug
     assert ("unknown device id nonsense" in result.stderr) is debug
+
+
+@pytest.mark.parametrize("field", [0, 4])
+def test_a_home_of_another_interpreter_is_not_used(runc, copy, require, field) -> None:
+    """One of the same version may need more for its start: it was not tried."""
+    python = os.stat(os.path.realpath(sys.executable))
+    stamps = bytearray()
+    for stamp in (int(python.st_mtime), python.st_size):
+        stamps += (stamp & 0xFFFFFFFF).to_bytes(4, "little")
+    assert stamps == (copy.packed / "encodings.pyc").read_bytes()[8:16]
+    stamps[field] ^= 1
+    copy.break_home(require, bytes(stamps))
+
+    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
 
 
 @pytest.mark.parametrize("lost", ["home", "archive", "all"])

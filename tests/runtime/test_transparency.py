@@ -131,6 +131,34 @@ def test_the_hook_finds_a_configuration_that_was_named_relatively(recorder, gpu_
     assert str(settings) in document["hooks"]["createRuntime"][0]["args"]
 
 
+def call_from_nowhere(directory: Path, env: dict[str, str], *words: str):
+    """Call nvhook-runtime in a working directory that has been removed."""
+    script = 'mkdir removed && cd removed && rmdir ../removed && exec "$0" "$@"'
+    return call(Path("/bin/sh"), "-c", script, str(RUNTIME), *words, cwd=directory, env=env)
+
+
+def test_the_working_directory_does_not_count_where_it_is_not_needed(gpu_bundle) -> None:
+    bundle, env = gpu_bundle.directory, environment(Path("/bin/true"), gpu_bundle)
+    done = call_from_nowhere(bundle, env, "create", "-b", str(bundle), "c1")
+    assert done.returncode == 0, done.stderr
+    assert "createRuntime" in (bundle / "config.json").read_text()
+
+
+@pytest.mark.parametrize("bad", ["relative configuration", "long bundle"])
+def test_a_path_that_can_not_be_known_is_refused(recorder, gpu_bundle, bad) -> None:
+    before = (gpu_bundle.directory / "config.json").read_bytes()
+    bundle = str(gpu_bundle.directory)
+    env = environment(recorder, gpu_bundle)
+    if bad == "long bundle":
+        bundle += "/" * (4090 - len(bundle))
+    else:
+        env = environment(recorder, gpu_bundle, NVHOOK_CONFIG="config.toml")
+    done = call_from_nowhere(gpu_bundle.directory, env, "create", "-b", bundle, "c1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("nvhook: the bundle's ")
+    assert (gpu_bundle.directory / "config.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -149,6 +177,8 @@ def test_the_hook_finds_a_configuration_that_was_named_relatively(recorder, gpu_
         ["--cgroup-manager", "list", "create", "-b", "../{name}/.", "c1"],
         ["run", "--keep", "--no-pivot", "--preserve-fds", "2", "--bundle", "./", "c1"],
         ["create", "c1"],
+        ["create", "--bundle=", "c1"],
+        ["create", "-b", "", "c1"],
         ["create", "--config", "config.json", "c1"],
         ["create", "-b", "/nowhere", "-f", "{bundle}/config.json", "c1"],
         ["create", "-b", "/nowhere", "-f", "./config.json", "c1"],

@@ -31,6 +31,9 @@ def main(arguments):
     for encoding in ("utf-8", "UTF8", "latin-1", "cp1252", "utf-16-le"):
         with open(arguments[1], encoding=encoding) as file:
             decoded.append(file.read())
+    class_ = codecs.lookup("utf-8").__class__.__module__
+    with codecs.open(arguments[1], encoding="utf-8") as file:
+        decoded.append(file.read())
     try:
         "x".encode("nonsense")
     except LookupError as error:
@@ -44,6 +47,7 @@ def main(arguments):
         "environment": sorted({*os.environ, *map(os.fsdecode, posix.environ)} - {"LC_CTYPE"}),
         "children": subprocess.run(["env"], capture_output=True, text=True).stdout.count("PYTHON"),
         "decoded": decoded,
+        "codec": class_,
         "idna": "b\\xfc.de".encode("idna").decode(),
         "unknown": unknown,
         "streams": [isinstance(each, io.TextIOBase) for each in (sys.stdin, sys.stdout)],
@@ -111,7 +115,7 @@ def test_after_its_start_everything_is_pythons_own(home, tmp_path) -> None:
     assert found.pop("early") == []
     assert expected.pop("early") == ["codecs", "encodings", "io"]
     assert found == expected
-    assert found["decoded"] == ["ä", "ä", "Ã¤", "Ã¤", "\ua4c3"]
+    assert found["decoded"] == ["ä", "ä", "Ã¤", "Ã¤", "\ua4c3", "ä"]
 
 
 @pytest.mark.parametrize(
