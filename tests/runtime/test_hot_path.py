@@ -15,6 +15,7 @@ import pytest
 import nvhook
 from nvhook import hot_archive
 from tests.runtime.bundle import Bundle
+from tests.runtime.engine import Engine, Result
 from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
 from tests.runtime.simulated import Driver
 
@@ -202,6 +203,14 @@ class Copy:
         (directory / "bin/python3").symlink_to(Path(sys.executable).resolve())
         bundle.config["hooks"]["prestart"][0]["path"] = str(self.launcher)
 
+    def run(self, engine: Engine, debug: bool) -> Result:
+        """Run the container, which can't start; debug: with NVHOOK_DEBUG."""
+        hook = self.bundle.config["hooks"]["prestart"][0]
+        hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
+        result = engine.run(self.bundle)
+        assert result.returncode != 0
+        return result
+
     def break_home(self, require: Callable[[bool, str], None], stamps: bytes = b"") -> None:
         """Make its encodings what no interpreter starts with; stamps: another one's."""
         encodings = self.packed / "encodings.pyc"
@@ -224,12 +233,7 @@ def copy(runc, bundles, place) -> Copy:
 @pytest.mark.parametrize("debug", [False, True])
 def test_the_launcher_runs_the_archive_unless_debugging(runc, copy, debug) -> None:
     (copy.package / "hook.py").write_text("raise SystemExit(3)\n")
-    hook = copy.bundle.config["hooks"]["prestart"][0]
-    hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
-
-    result = runc.run(copy.bundle)
-
-    assert result.returncode != 0
+    result = copy.run(runc, debug)
     assert ("unknown device id nonsense" in result.stderr) is not debug
     assert ("exit status 3" in result.stderr) is debug
 
@@ -237,12 +241,7 @@ def test_the_launcher_runs_the_archive_unless_debugging(runc, copy, debug) -> No
 @pytest.mark.parametrize("debug", [False, True])
 def test_the_interpreter_starts_with_its_home_unless_debugging(runc, copy, require, debug) -> None:
     copy.break_home(require)
-    hook = copy.bundle.config["hooks"]["prestart"][0]
-    hook["env"] += ["NVHOOK_DEBUG=1"] if debug else []
-
-    result = runc.run(copy.bundle)
-
-    assert result.returncode != 0
+    result = copy.run(runc, debug)
     assert ("Fatal Python error" in result.stderr) is not debug
     assert ("unknown device id nonsense" in result.stderr) is debug
 
@@ -258,7 +257,7 @@ def test_a_home_of_another_interpreter_is_not_used(runc, copy, require, field) -
     stamps[field] ^= 1
     copy.break_home(require, bytes(stamps))
 
-    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
+    assert "unknown device id nonsense" in copy.run(runc, debug=False).stderr
 
 
 @pytest.mark.parametrize("lost", ["home", "archive", "all"])
@@ -271,7 +270,7 @@ def test_what_is_not_packed_is_done_without(runc, copy, lost) -> None:
     else:
         shutil.rmtree(copy.package / "_hot")  # noqa: TID251 - of our own making
 
-    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
+    assert "unknown device id nonsense" in copy.run(runc, debug=False).stderr
 
 
 def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> None:
@@ -285,7 +284,7 @@ def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> 
     assert made.stat().st_size > 4 * copy.launcher.stat().st_size  # musl's is the installed one
     made.rename(copy.launcher)
 
-    assert "unknown device id nonsense" in runc.run(copy.bundle).stderr
+    assert "unknown device id nonsense" in copy.run(runc, debug=False).stderr
     copy.bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     ask_everything(copy.bundle)
     assert_reaches(copy.bundle, runc.start(copy.bundle), [1], COMPUTE)
