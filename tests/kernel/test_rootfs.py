@@ -12,6 +12,7 @@ import pytest
 from nvhook._native import call
 from nvhook.errors import ContainerError
 from nvhook.kernel import mounts
+from nvhook.kernel import rootfs as rootfs_module
 from nvhook.kernel.live_root import LiveRoot
 from nvhook.kernel.refusals import NoPlaceError
 from nvhook.kernel.rootfs import Rootfs
@@ -149,6 +150,36 @@ def test_only_what_is_alike_is_shadowed(tmp_path, root_host, source, shadowed):
         rootfs.close()
     assert accepted == shadowed
     assert {each.name for each in tmp_path.iterdir()} == names
+
+
+def test_what_a_container_puts_in_the_place_of_a_new_file_is_not_mounted_on(
+    tmp_path, root_host, monkeypatch
+):
+    """Between making it and opening it: the kernel opens what is there, here a FIFO."""
+
+    def slow(name, *arguments):
+        if name == "mount_target":
+            os.close(call(name, *arguments))  # makes the file
+            (tmp_path / "new").unlink()
+            os.mkfifo(tmp_path / "new")
+            made = arguments[-1]
+            fd = call(name, *arguments)
+            made[0] = 1
+            return fd
+        return call(name, *arguments)
+
+    rootfs = Rootfs(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    source = os.open(__file__, os.O_PATH)
+    monkeypatch.setattr(rootfs_module, "call", slow)
+    try:
+        with pytest.raises(ContainerError, match="a fifo at /new"):
+            rootfs.mount_target("/new", source)
+        monkeypatch.undo()
+        os.close(rootfs.mount_target("/next", source))
+    finally:
+        os.close(source)
+        rootfs.close()
+    assert (tmp_path / "next").is_file()
 
 
 class _Swapped(LiveRoot):
