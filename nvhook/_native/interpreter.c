@@ -10,7 +10,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,16 +26,6 @@ static const char cold_code[] = "import sys\n"
 				"sys.path.append(sys.argv.pop(1))\n"
 				"from nvhook.cli import run\n"
 				"run()\n";
-
-/* Print a path; false if it is too long. */
-__attribute__((format(printf, 3, 4))) static bool path_of(char *out, size_t size, const char *format, ...)
-{
-	va_list arguments;
-	va_start(arguments, format);
-	int n = vsnprintf(out, size, format, arguments);
-	va_end(arguments);
-	return n > 0 && (size_t)n < size;
-}
 
 /* True for a regular file with something in it. */
 static bool is_file(const char *directory, const char *name)

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,15 @@ int fail(const char *what, const char *hint)
 	ssize_t told = write(STDERR_FILENO, line, length);
 	(void)told;
 	return 1;
+}
+
+bool path_of(char *out, size_t size, const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	int n = vsnprintf(out, size, format, arguments);
+	va_end(arguments);
+	return n > 0 && (size_t)n < size;
 }
 
 /* ---- standard input: read once here, read again by Python ---- */

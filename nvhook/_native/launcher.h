@@ -7,6 +7,8 @@
 
 /* Print one line on standard error; returns 1, the exit status of a failure. */
 int fail(const char *what, const char *hint);
+/* Print a path; false if it is too long. */
+__attribute__((format(printf, 3, 4))) bool path_of(char *out, size_t size, const char *format, ...);
 
 /* bundle.c */
 /* Take the bundle's path out of a state. False if the state is not understood. */

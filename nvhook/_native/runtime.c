@@ -104,8 +104,8 @@ static bool find_in(const char *path, const char *name, size_t length, char *out
 {
 	for (; path && *path; path += *path == ':') {
 		size_t part = strcspn(path, ":");
-		int n = snprintf(out, size, "%.*s/%.*s", (int)part, path, (int)length, name);
-		if (part && *path == '/' && n > 0 && (size_t)n < size && is_runnable(out))
+		if (part && *path == '/' &&
+		    path_of(out, size, "%.*s/%.*s", (int)part, path, (int)length, name) && is_runnable(out))
 			return true;
 		path += part;
 	}
@@ -115,7 +115,7 @@ static bool find_in(const char *path, const char *name, size_t length, char *out
 static bool find_runtime(const char *name, size_t length, char *out, size_t size)
 {
 	if (memchr(name, '/', length))
-		return *name == '/' && snprintf(out, size, "%.*s", (int)length, name) < (int)size && is_runnable(out);
+		return *name == '/' && path_of(out, size, "%.*s", (int)length, name) && is_runnable(out);
 	return find_in(getenv("PATH"), name, length, out, size) || find_in(default_path, name, length, out, size);
 }
 
@@ -240,19 +240,13 @@ static int edit(char **argv, int argc)
 	return status;
 }
 
-static bool below(const char *directory, const char *name, char *out, size_t size)
-{
-	int n = snprintf(out, size, "%s/%s", directory, name);
-	return n > 0 && (size_t)n < size;
-}
-
 /* The working directory is asked for only when it counts: it may have been removed or be out of reach. */
 static bool absolute(const char *path, char *out, size_t size)
 {
 	char here[PATH_MAX];
 	if (*path == '/')
-		return strlen(path) < size && strcpy(out, path);
-	return getcwd(here, sizeof here) && below(here, path, out, size);
+		return path_of(out, size, "%s", path);
+	return getcwd(here, sizeof here) && path_of(out, size, "%s/%s", here, path);
 }
 
 /* Give the container of a create or run what it asks for; the exit status. */
@@ -265,7 +259,7 @@ static int prepare(const struct call *call, const char *config)
 	bool elsewhere = call->config && strcmp(call->config, usual) != 0;
 	const char *place = elsewhere ? call->config : usual_place;
 	static const char hint[] = "give both as absolute paths of less than 4096 bytes";
-	if (!elsewhere && !below(given, usual, usual_place, sizeof usual_place))
+	if (!elsewhere && !path_of(usual_place, sizeof usual_place, "%s/%s", given, usual))
 		return fail("the bundle's path is too long", hint);
 	if (access(place, F_OK) < 0 || !may_want_gpu(place))
 		return 0; /* what is missing, the real runtime says best */

@@ -144,34 +144,25 @@ class Rootfs(RootView):
         """
         parent, name = self._parent(path)
         try:
-            # Mostly nothing is there yet: tried before it is asked.
-            refused = None if parent.volume else self._make_link(parent, name, target)
-            if refused is None and not parent.volume:
+            if parent.volume:
+                if self._link_target(parent.fd, path, name) == target:
+                    return False
+                raise on_a_volume(path)
+            try:  # mostly nothing is there yet
+                self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
+                self.created.append((parent.fd, name, False))
                 return True
-            old = self._link_target(parent.fd, path, name)
+            except OSError:
+                old = self._link_target(parent.fd, path, name)
+                if old is None:
+                    raise
             if old == target:
                 return False
-            if parent.volume:
-                raise on_a_volume(path)
-            if refused is not None and refused.errno != errno.EEXIST:
-                raise refused
             self._as_owner(parent, lambda where: replace_link(where, name, target))
-            if old is None:  # it was removed this moment
-                self.created.append((parent.fd, name, False))
-            else:
-                self._relinked.append((parent, name, old))
+            self._relinked.append((parent, name, old))
         except OSError as error:
             raise failed("link", path, error) from error
         return True
-
-    def _make_link(self, parent: Directory, name: str, target: str) -> OSError | None:
-        """Make a link; return why it can't be made."""
-        try:
-            self._as_owner(parent, lambda where: posix.symlink(target, name, dir_fd=where))
-        except OSError as error:
-            return error
-        self.created.append((parent.fd, name, False))
-        return None
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it: written beside it and renamed over it.
@@ -300,4 +291,5 @@ def _may_shadow(source: int, there: int) -> bool:
     """Tell by their st_mode whether one thing may be mounted over another."""
     if stat.S_ISDIR(source):
         return stat.S_ISDIR(there)
-    return stat.S_ISREG(there) or (stat.S_ISCHR if stat.S_ISCHR(source) else stat.S_ISSOCK)(there)
+    other = stat.S_ISCHR if stat.S_ISCHR(source) else stat.S_ISSOCK
+    return stat.S_ISREG(there) or other(there)

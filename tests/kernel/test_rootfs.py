@@ -1,5 +1,6 @@
 """Reading and attaching by descriptor, where the image is not what it seems."""
 
+import errno
 import os
 import socket
 import stat
@@ -180,6 +181,37 @@ def test_what_a_container_puts_in_the_place_of_a_new_file_is_not_mounted_on(
         os.close(source)
         rootfs.close()
     assert (tmp_path / "next").is_file()
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EROFS, errno.EACCES])
+def test_a_link_is_made_replaced_or_there(tmp_path, root_host, monkeypatch, refusal):
+    """A right one is no failure even where none can be made: on NFS that is said before EEXIST."""
+    (tmp_path / "right").symlink_to("target")
+    (tmp_path / "other").symlink_to("elsewhere")
+    (tmp_path / "file").write_text("")
+    if refusal:
+
+        def symlink(*_, **__):
+            raise OSError(refusal, os.strerror(refusal))
+
+        monkeypatch.setattr("posix.symlink", symlink)
+    rootfs = Rootfs(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    try:
+        assert rootfs.symlink("/right", "target") is False
+        with pytest.raises(ContainerError, match="a regular file at /file"):
+            rootfs.symlink("/file", "target")
+        for name in ("new", "other"):
+            if refusal:
+                with pytest.raises(ContainerError, match=os.strerror(refusal)):
+                    rootfs.symlink(f"/{name}", "target")
+            else:
+                assert rootfs.symlink(f"/{name}", "target") is True
+                assert os.readlink(tmp_path / name) == "target"
+        rootfs.take_back()
+    finally:
+        rootfs.close()
+    assert sorted(os.listdir(tmp_path)) == ["file", "other", "right"]
+    assert os.readlink(tmp_path / "other") == "elsewhere"
 
 
 class _Swapped(LiveRoot):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import nvhook
 from nvhook import hot_archive
+from tests.installed import PACKED, SITE
 from tests.runtime.bundle import Bundle
 from tests.runtime.engine import Engine, Result
 from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
@@ -22,9 +22,6 @@ from tests.runtime.simulated import Driver
 # Beside the bare interpreter and nvhook's modules. A module here costs every GPU container.
 FOREIGN = {"_cffi_backend", "_json", "_stat", "_struct", "errno", "posix", "time"}
 NATIVE = {"nvhook._native._syscalls", "nvhook._native._syscalls.lib"}
-SITE = Path(nvhook.__file__).parent.parent
-LIBRARY = Path(os.__file__).parent
-PACKED = SITE / "nvhook/_hot" / LIBRARY.parent.name / LIBRARY.name
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
 LAUNCHER = ("launcher", "bundle", "handoff", "interpreter", "runtime")
 

@@ -1,7 +1,6 @@
 """The home that a hot door's interpreter starts with: nothing but its start may be different."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import nvhook
 from nvhook import hot_archive
+from tests.installed import PACKED, SITE
 
-SITE = Path(nvhook.__file__).parent.parent
 PYTHON = Path(sys.executable).resolve()
-LIBRARY = Path(os.__file__).parent
-PACKED = SITE / "nvhook/_hot" / LIBRARY.parent.name / LIBRARY.name
 
 # What a door could come to need, told as JSON.
 DOOR = """
