@@ -31,10 +31,10 @@ from bundles import HERE, HOOK, Bundle, bare_interpreter, debian_root, milliseco
 
 import nvhook
 from nvhook import config as configuration
-from nvhook import pipeline
 from nvhook.core.edits import DeviceNode, LdCacheUpdate, Mount, Symlink
 from nvhook.core.layout import container_layout
 from nvhook.core.request import Request
+from nvhook.create import pipeline
 from nvhook.sim import driver, elf_writer
 
 LIBRARIES = 1300

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nvhook
-from nvhook import attach, config, detach
+from nvhook import config
 from nvhook.core.request import Request
-from nvhook.live_container import LiveContainer
+from nvhook.live.container import LiveContainer
 from nvhook.log import Log
 from nvhook.sim import driver
 
@@ -82,11 +82,11 @@ def measure(pid: int, path: str, rounds: int) -> dict[str, list[float]]:
 
     def inject() -> None:
         with LiveContainer(pid, settings.state_directory) as container:
-            attach.inject(container, request, settings, log)
+            inject.inject(container, request, settings, log)
 
     def eject() -> None:
         with LiveContainer(pid, settings.state_directory) as container:
-            detach.eject(container, None, settings)
+            eject.eject(container, None, settings)
 
     words = ("--config", path, "--pid", str(pid))
     actions: dict[str, Callable[[], object]] = {

@@ -10,7 +10,7 @@ it then.
 import posix
 import time
 
-from nvhook import state_file
+from nvhook import state
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.request import SWARM_PREFIX
@@ -52,7 +52,7 @@ SETTINGS = (
     Setting("dev-root", "path", "/dev", "directory with the host's NVIDIA device nodes"),
     Setting("proc-root", "path", "/proc", "the host's /proc"),
     Setting("sys-root", "path", "/sys", "the host's /sys"),
-    Setting("state-directory", "path", state_file.DIRECTORY, "where the inventory is remembered"),
+    Setting("state-directory", "path", state.DIRECTORY, "where the inventory is remembered"),
     Setting("log-path", "file", "/var/log/nvhook.log", "log file; empty: no log"),
     Setting("log-level", "level", "info", "debug, info, warning or error"),
     Setting(
@@ -184,7 +184,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     try:
         status = posix.fstat(fd)
         key = _key(name, status)
-        cache = f"{state_file.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
+        cache = f"{state.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
         if values is None:
             from nvhook import config_file
@@ -211,7 +211,7 @@ def _key(name: str, status: posix.stat_result) -> list[object]:
 
 
 def _remembered(cache: str, key: list[object]) -> dict[str, object] | None:
-    data = state_file.read(cache, MAX_SIZE)
+    data = state.read(cache, MAX_SIZE)
     if data is None:
         return None
     try:
@@ -228,7 +228,7 @@ def _remember(cache: str, key: list[object], document: dict[str, object]) -> Non
     import json
 
     text = json.dumps({"key": key, "values": document})
-    state_file.write(cache, text.encode())
+    state.write(cache, text.encode())
 
 
 def _check(name: str, document: dict[str, object]) -> dict[str, object]:

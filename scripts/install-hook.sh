@@ -337,13 +337,6 @@ build_package() {
 	# unchecked-hash: neither a copy into an image nor a clamped time makes it stale.
 	logged "$python" -I -B -m compileall -q -s "$stage" -p "$lib" --invalidation-mode unchecked-hash "$stage" ||
 		fail "the installed modules don't compile" "everything it said is in $kept"
-	# The hot doors, each in one file: the wheel has them for the version of Python it was built with.
-	find "$stage/nvhook/_hot" -mindepth 1 -delete
-	library=$("$python" -I -S -c 'import os; print("/".join(os.__file__.split("/")[-3:-1]))') # lib/python3.11
-	hot=$stage/nvhook/_hot/$library
-	mkdir -p "$hot"
-	logged "$python" -I -S -B "$stage/nvhook/hot_archive.py" "$hot" "$stage/nvhook" ||
-		fail "the modules of the hook and the runtime can't be packed" "everything it said is in $kept"
 	version=$("$stage/bin/nvhook" --version 2>>"$work/log") ||
 		fail "the new installation does not start: $(tail -n 1 "$work/log")" "try another --python"
 }

@@ -8,7 +8,7 @@
  *   nvhook-runtime                 an OCI runtime in front of the real one (runtime.c)
  *   nvidia-container-runtime-hook  the hook, with NVIDIA's command line
  *   nvidia-container-runtime       nvhook-runtime
- *   nvidia-container-cli           what ctr run --gpus calls (container_cli.py)
+ *   nvidia-container-cli           what ctr run --gpus calls (nvhook.doors)
  */
 #define _GNU_SOURCE
 #include "launcher.h"
@@ -104,17 +104,12 @@ static int hook(int argc, char **argv)
 		cdi |= strncmp(argv[i], "--cdi", 5) == 0;
 		delegated |= strcmp(argv[i], "--delegated") == 0;
 	}
-	/* nvhook-runtime's interpreter may still be there, but has no tracebacks with their lines. */
-	bool may_hand_over = delegated && !getenv("NVHOOK_DEBUG");
-	if ((cdi || delegated) && !may_hand_over && fcntl(STDIN_FILENO, F_GETFD) >= 0)
+	if ((cdi || delegated) && fcntl(STDIN_FILENO, F_GETFD) >= 0)
 		return run_python(true, argc, argv);
 	size_t size;
 	char *state = read_all(STDIN_FILENO, &size);
 	char bundle[PATH_MAX], config[PATH_MAX + 16];
 	if (state && find_bundle(state, size, bundle, sizeof bundle)) {
-		int status = may_hand_over ? hand_over(argc - 2, argv + 2, bundle, state, size) : -1;
-		if (status >= 0)
-			return status;
 		snprintf(config, sizeof config, "%s/config.json", bundle);
 		if (!cdi && !delegated && !may_want_gpu(config))
 			return 0;
@@ -143,7 +138,7 @@ int main(int argc, char **argv)
 
 	if (strcmp(name, "nvidia-container-cli") == 0) {
 		const char *config = getenv("NVHOOK_CONFIG");
-		char *first[] = { argv[0], "container_cli", (char *)(config ? config : "") };
+		char *first[] = { argv[0], "nvidia_container_cli", (char *)(config ? config : "") };
 		return run_python(true, argc + 2, with_front(3, first, argc, argv));
 	}
 	if (strcmp(name, "nvhook-runtime") == 0 || strcmp(name, "nvidia-container-runtime") == 0)

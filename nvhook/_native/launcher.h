@@ -16,18 +16,11 @@ bool find_bundle(const char *state, size_t length, char *bundle, size_t size);
 /* True unless a config.json can be read and has nothing that a GPU container has. */
 bool may_want_gpu(const char *config_json);
 
-/* handoff.c */
-/*
- * Let the interpreter that edited a bundle do the work of its hook; argv are the hook's arguments. Its
- * exit status, or -1 where it is not there or does not accept: nothing was done then.
- */
-int hand_over(int argc, char **argv, const char *bundle, const char *state, size_t size);
-
 /* interpreter.c */
 /* The path of the launcher beside this executable: what a hook entry calls. */
 bool launcher_path(char *path, size_t size);
-/* Become Python: a hot door (argv[1] is its name) or the command line. Returns only on failure. */
-int run_python(bool hot, int argc, char **argv);
+/* Become Python: a door (argv[1] is its module) or the command line. Returns only on failure. */
+int run_python(bool door, int argc, char **argv);
 
 /* runtime.c */
 int runtime(int argc, char **argv);

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from nvhook import cdi
+from nvhook.cdi import specs
 from nvhook.cli.options import config_option, config_path, json_option, load_config
 from nvhook.core.cdi_render import STRATEGIES
 from nvhook.formats.cdi_reader import EXTENSIONS
@@ -28,7 +28,7 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--mode", type=click.Choice(cdi.MODES), default="auto", help="What to offer; auto: the GPUs."
+    "--mode", type=click.Choice(specs.MODES), default="auto", help="What to offer; auto: the GPUs."
 )
 @click.option(
     "--device-id",
@@ -93,8 +93,8 @@ def generate(
     """
     form = _form(form, output)
     config_file = config_path()
-    wanted = cdi.Wanted(
-        launcher=os.path.abspath(hook_path or cdi.launcher()),
+    wanted = specs.Wanted(
+        launcher=os.path.abspath(hook_path or specs.launcher()),
         mode=mode,
         devices=",".join(device_ids or ("all",)),
         capabilities=capabilities,
@@ -106,15 +106,15 @@ def generate(
     )
     if not is_kind(wanted.kind):
         raise click.UsageError(f"{wanted.kind!r} is not a vendor and a class like nvidia.com/gpu")
-    spec = cdi.generate(wanted, load_config())
-    cdi.verify(spec)
+    spec = specs.generate(wanted, load_config())
+    specs.verify(spec)
 
     from nvhook.formats.cdi_writer import dump_json, dump_yaml
 
     text = dump_json(spec) if form == "json" else dump_yaml(spec)
     if output is None:
         click.echo(text, nl=False)
-    elif cdi.write(output, text):
+    elif specs.write(output, text):
         click.echo(f"{output}: {len(spec.devices)} devices of {spec.kind}")
     else:
         click.echo(f"{output}: unchanged")

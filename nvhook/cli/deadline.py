@@ -70,12 +70,12 @@ def recover(pid: int, force: bool) -> bytes:
 
     Raises: NvhookError.
     """
-    from nvhook import detach
-    from nvhook.live_container import LiveContainer
+    from nvhook.live import eject
+    from nvhook.live.container import LiveContainer
 
     settings = load_config()
     with LiveContainer(pid, settings.state_directory, force) as container:
-        return detach.recover(container, settings).encode()
+        return eject.recover(container, settings).encode()
 
 
 def _copy(file: int, to: int) -> None:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.core.inventory import Device
-    from nvhook.detach import Detached
+    from nvhook.live.eject import Detached
 
 
 @click.command("eject")
@@ -47,15 +47,15 @@ def command(
     which = pid, docker, podman, containerd
     # First of all: what is imported before has to be copied, page by page, for the child.
     go_on_in_child("eject", timeout, lambda: recover(Chosen(*which).pid, force))
-    from nvhook import detach
-    from nvhook.live_container import LiveContainer
+    from nvhook.live import eject
+    from nvhook.live.container import LiveContainer
     from nvhook.log import Log
 
     chosen = Chosen(*which)
     settings = load_config()
     selected = _select(gpus, settings)
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
-        done = detach.eject(container, selected, settings)
+        done = eject.eject(container, selected, settings)
     log = Log(settings.log_path, settings.log_level)
     log.info(
         "ejected",
@@ -78,9 +78,9 @@ def command(
 
 
 def _select(gpus: str | None, settings: "Config") -> "tuple[Device, ...] | None":
-    from nvhook import pipeline
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
+    from nvhook.create import pipeline
     from nvhook.errors import RequestError
 
     if gpus is None:

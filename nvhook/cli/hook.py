@@ -1,4 +1,4 @@
-"""``nvhook hook``: the hook's manual page; runtimes reach nvhook.hook through the launcher."""
+"""``nvhook hook``: its manual page; runtimes reach nvhook.doors.hook through the launcher."""
 
 import click
 
@@ -23,7 +23,7 @@ def hook(stage: str) -> None:
         "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
       }]}
     """
-    from nvhook.hook import main
+    from nvhook.doors.hook import main
 
     path = config_path()
     main(["hook", stage, *(["--config", path] if path else [])])

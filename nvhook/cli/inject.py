@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.attach import Attached
     from nvhook.core.edits import AdditionalGid, EnvVar
-    from nvhook.journal import Step
+    from nvhook.live.inject import Attached
+    from nvhook.live.journal import Step
 
 
 @click.command("inject")
@@ -59,10 +59,10 @@ def command(
     which = pid, docker, podman, containerd
     # First of all: what is imported before has to be copied, page by page, for the child.
     go_on_in_child("inject", timeout, lambda: recover(Chosen(*which).pid, force))
-    from nvhook import attach
     from nvhook.core.request import Request, parse_capabilities, parse_devices
     from nvhook.errors import RequestError
-    from nvhook.live_container import LiveContainer
+    from nvhook.live import inject
+    from nvhook.live.container import LiveContainer
     from nvhook.log import Log
 
     chosen = Chosen(*which)
@@ -74,10 +74,10 @@ def command(
     log = Log(settings.log_path, settings.log_level)
     log.bind(pid=chosen.pid)
     with LiveContainer(chosen.pid, settings.state_directory, force) as container:
-        done = attach.inject(container, Request(asked, wanted, "--gpus"), settings, log)
+        done = inject.inject(container, Request(asked, wanted, "--gpus"), settings, log)
     log.info(
         "injected",
-        gpus=",".join(map(attach.name_of, done.devices)) or "none",
+        gpus=",".join(map(inject.name_of, done.devices)) or "none",
         capabilities=",".join(wanted),
         source="inject",
         edits=len(done.steps),

@@ -9,7 +9,7 @@ from nvhook.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.containers import Held, Running
+    from nvhook.live.holdings import Held, Running
 
 
 @click.command("list")
@@ -26,8 +26,8 @@ def command(containers: bool, as_json: bool) -> None:
       nvhook list --containers
       nvhook list --config DIR/config.toml     a simulated driver, see nvhook sim
     """
-    from nvhook import pipeline
     from nvhook.cli import output
+    from nvhook.create import pipeline
 
     inventory = pipeline.inventory(load_config())
     if containers:
@@ -39,10 +39,10 @@ def command(containers: bool, as_json: bool) -> None:
 
 
 def _list_containers(inventory: Inventory, as_json: bool) -> None:
-    from nvhook import containers
     from nvhook.cli import output
+    from nvhook.live import holdings
 
-    running = containers.with_gpus(inventory)
+    running = holdings.with_gpus(inventory)
     if as_json:
         output.print_json({"containers": [_container(each) for each in running]})
         return

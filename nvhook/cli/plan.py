@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device
     from nvhook.core.request import Request
-    from nvhook.pipeline import Outcome
+    from nvhook.create.pipeline import Outcome
 
 
 @click.command("plan")
@@ -54,8 +54,8 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
       nvhook plan --gpus all --capabilities utility --json
       nvhook plan --bundle /run/containerd/io.containerd.runtime.v2.task/default/c1
     """
-    from nvhook import preview
     from nvhook.cli import output
+    from nvhook.create import preview
 
     if (bundle is None) == (gpus is None):
         raise click.UsageError("give one of --bundle DIR and --gpus LIST")
@@ -86,7 +86,7 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
 
 def _missed(planned: "Outcome", config: "Config") -> "tuple[explain.Absent, ...]":
     """Return what was looked for and not found."""
-    from nvhook import pipeline
+    from nvhook.create import pipeline
 
     asked = planned.request
     if not asked.needs_driver:

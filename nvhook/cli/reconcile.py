@@ -21,8 +21,8 @@ def command(as_json: bool) -> int:
       nvhook reconcile
       nvhook reconcile --json
     """
-    from nvhook import reconcile
     from nvhook.cli import output
+    from nvhook.live import reconcile
 
     found = reconcile.reconcile(load_config())
     if as_json:

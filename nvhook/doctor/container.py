@@ -4,10 +4,10 @@ import math
 import os
 import time
 
-from nvhook import pipeline
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import DRIVER_CAPABILITIES as CAPABILITIES_VARIABLE
 from nvhook.core.request import Request, from_container, parse_capabilities
+from nvhook.create import pipeline
 from nvhook.errors import ContainerError, NvhookError
 from nvhook.formats.oci import ContainerConfig
 from nvhook.host.driver_texts import read_text
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing import Final
 
     from nvhook.config import Config
+    from nvhook.create.pipeline import Outcome
     from nvhook.kernel.cgroup import DeviceCgroup
     from nvhook.kernel.mountinfo import Mount
-    from nvhook.pipeline import Outcome
 
 _CAP_SYS_ADMIN = 21
 # Where engines write the process number beside or into a bundle.

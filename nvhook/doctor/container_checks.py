@@ -14,10 +14,10 @@ from nvhook.kernel import device_verdict, trial_open
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.inventory import Device
+    from nvhook.create.pipeline import Outcome
     from nvhook.doctor.container import Asked, Running
     from nvhook.kernel.device_rules import DeviceRule
     from nvhook.kernel.rootfs import Rootfs
-    from nvhook.pipeline import Outcome
 
 NOTHING = "the container has and asks for no GPU"
 RESTART = "start the container again, with nvhook's hook or nvhook-runtime"

@@ -2,11 +2,11 @@
 
 import os
 
-from nvhook import loader_cache
 from nvhook._native import SyscallError, call
 from nvhook.core.catalog import PROC_DRIVER, REQUIRED_LIBRARIES
 from nvhook.core.edits import LdCacheUpdate
 from nvhook.core.layout import COMPAT_DIRECTORY
+from nvhook.create import loader_cache
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
 from nvhook.doctor.container_checks import RESTART
 from nvhook.errors import ContainerError, FormatError
@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.core.edits import CachedLibrary
+    from nvhook.create.pipeline import Outcome
     from nvhook.doctor.container import Running
-    from nvhook.pipeline import Outcome
 
 PARAMS = f"{PROC_DRIVER}/params"
 PROC_MAGIC = 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h

@@ -1,10 +1,10 @@
 """WSL 2 and Jetsons: in the place of the checks of NVIDIA's Linux driver and its nodes."""
 
-from nvhook import pipeline
 from nvhook.core.catalog import DEFAULT_CAPABILITIES
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import driver_plan
 from nvhook.core.platforms import NAMES
+from nvhook.create import pipeline
 from nvhook.doctor.check import Check, failed, listed, not_applicable, ok
 from nvhook.errors import HostError, NvhookError
 from nvhook.host import platforms

@@ -1,8 +1,8 @@
 """All checks of a host or of a container, in the order people should read them."""
 
 from nvhook import config as configuration
-from nvhook import pipeline, preview
 from nvhook.core.layout import ContainerLayout
+from nvhook.create import pipeline, preview
 from nvhook.doctor import (
     bundle_checks,
     container,

@@ -6,7 +6,7 @@ file that is not exactly what this version wrote for exactly this host is ignore
 
 import posix
 
-from nvhook import state_file
+from nvhook import state
 from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
@@ -159,7 +159,7 @@ def _read(
 
 def remembered(path: str, key: list[str]) -> dict[str, object]:
     """Return what a cache file says, empty if it can't be trusted or is not for this key."""
-    data = state_file.read(path, MAX_BYTES)
+    data = state.read(path, MAX_BYTES)
     try:
         content = json_text.parse(data, path, MAX_BYTES) if data is not None else None
     except FormatError:
@@ -172,7 +172,7 @@ def remember(path: str, key: list[str], content: dict[str, object]) -> None:
     import json  # once per boot
 
     text = json.dumps({"key": key, **content}, separators=(",", ":"))
-    state_file.write(path, text.encode())
+    state.write(path, text.encode())
 
 
 def rows(

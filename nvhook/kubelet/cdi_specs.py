@@ -7,7 +7,7 @@ and again: it writes where something is not as it should be. Source: kubernetes 
 import os
 from collections.abc import Iterable
 
-from nvhook import cdi
+from nvhook.cdi import specs
 from nvhook.config import Config
 from nvhook.core.features import GDRCOPY, GDS, IMEX, MOFED
 from nvhook.errors import NvhookError
@@ -54,12 +54,12 @@ def ensure(
     for each in wanted:
         path = f"{directory}/{_file_name(each)}"
         try:
-            spec = cdi.generate(each, here)
-            cdi.verify(without_hooks(spec) if settings.cdi_hook_path else spec)
+            spec = specs.generate(each, here)
+            specs.verify(without_hooks(spec) if settings.cdi_hook_path else spec)
         except NvhookError as error:
             problems.append(f"{path}: {error}")
             continue
-        cdi.write(path, dump_json(as_on_host(spec, settings, config, facts)))
+        specs.write(path, dump_json(as_on_host(spec, settings, config, facts)))
     _remove_others(directory, {_file_name(each) for each in wanted}, keep_gpus=not devices)
     return tuple(problems)
 
@@ -86,14 +86,14 @@ def without_hooks(spec: Spec) -> Spec:
     return spec.replace(edits=spec.edits.replace(hooks=()))
 
 
-def _wanted(settings: Settings, facts: HostFacts, devices: list[str]) -> list[cdi.Wanted]:
-    modes = [(cdi.GPU, ",".join(devices))] if devices else []
+def _wanted(settings: Settings, facts: HostFacts, devices: list[str]) -> list[specs.Wanted]:
+    modes = [(specs.GPU, ",".join(devices))] if devices else []
     channels = imex_channels(settings, facts)
     modes += [(IMEX.name, ",".join(map(str, channels)))] if channels else []
     modes += [(feature.name, "all") for feature in features(settings)]
     return [
-        cdi.Wanted(
-            settings.cdi_hook_path or cdi.launcher(),
+        specs.Wanted(
+            settings.cdi_hook_path or specs.launcher(),
             mode,
             names,
             strategies=("uuid", "index"),
@@ -105,7 +105,7 @@ def _wanted(settings: Settings, facts: HostFacts, devices: list[str]) -> list[cd
     ]
 
 
-def _file_name(wanted: cdi.Wanted) -> str:
+def _file_name(wanted: specs.Wanted) -> str:
     return wanted.kind.replace("/", "-") + _ENDING
 
 
@@ -114,7 +114,7 @@ def _remove_others(directory: str, wanted: set[str], keep_gpus: bool) -> None:
 
     That of GPUs stays while there is none: containers that had one may start again.
     """
-    wanted = wanted | ({f"{CDI_VENDOR}-{cdi.GPU}{_ENDING}"} if keep_gpus else set())
+    wanted = wanted | ({f"{CDI_VENDOR}-{specs.GPU}{_ENDING}"} if keep_gpus else set())
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         if name.startswith(f"{CDI_VENDOR}-") and name.endswith(_ENDING) and name not in wanted:
             os.unlink(f"{directory}/{name}")

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from nvhook import cdi
+from nvhook.cdi import specs
 from nvhook.config import Config
 from nvhook.errors import HostError, NvhookError
 from nvhook.host import nvml_facts
@@ -109,7 +109,7 @@ def write(found: dict[str, str], where: LabelSettings, out: Say) -> None:
         out(text.rstrip("\n"))
         return
     try:
-        cdi.write(where.output_file, text)
+        specs.write(where.output_file, text)
     except OSError as error:
         raise HostError(f"can't write {where.output_file}: {error.strerror}") from None
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import cdi, config, pipeline
+from nvhook import config
+from nvhook.cdi import specs
+from nvhook.create import pipeline
 from nvhook.formats.cdi_reader import parse
 from nvhook.formats.cdi_writer import dump_json, dump_yaml
 from nvhook.sim.driver import create
@@ -27,9 +29,9 @@ def test_both_take_what_is_generated_in_every_mode(
     closed = tmp_path / f"driver/dev/nvidia{gpus - 1}"
     closed.chmod(0o660)  # of a group: the spec says mode and owner, too
     files = {}
-    for mode in cdi.MODES:
-        spec = cdi.generate(cdi.Wanted("/bin/sh", mode), settings)
-        cdi.verify(spec)
+    for mode in specs.MODES:
+        spec = specs.generate(specs.Wanted("/bin/sh", mode), settings)
+        specs.verify(spec)
         names = {device.name for device in spec.devices}
         assert (mode in ("auto", "gpu") and bool(mig)) is ({"0:0", "0:2", "1:1"} <= names)
         for extension, text in (("json", dump_json(spec)), ("yaml", dump_yaml(spec))):
@@ -53,7 +55,7 @@ def test_both_take_what_is_generated_on_every_layout(
     found = found.replace(nodes=tuple(nodes))
     monkeypatch.setattr(pipeline, "inventory", lambda *_arguments: found)
 
-    spec = cdi.generate(cdi.Wanted("/bin/sh"), config.Config())
+    spec = specs.generate(specs.Wanted("/bin/sh"), config.Config())
 
     files = {}
     for extension, text in (("json", dump_json(spec)), ("yaml", dump_yaml(spec))):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nvhook import cdi, config
+from nvhook import config
+from nvhook.cdi import specs
 from nvhook.cli import main
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT
 from nvhook.errors import HostError
@@ -336,7 +337,7 @@ def test_a_file_that_can_not_be_replaced_leaves_no_other(driver: Path, tmp_path:
     assert result.exit_code == 1
     assert "Is a directory" in result.stderr
     with pytest.raises(OSError, match="directory"):
-        cdi.write(str(tmp_path / "nvidia.yaml/"), "x")
+        specs.write(str(tmp_path / "nvidia.yaml/"), "x")
     assert os.listdir(tmp_path) == ["nvidia.yaml"]
 
 
@@ -344,19 +345,19 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
-    assert cdi.write(str(path), "old")
+    assert specs.write(str(path), "old")
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cdi.os, "rename", refuse)
+    monkeypatch.setattr(specs.os, "rename", refuse)
     with pytest.raises(OSError, match="No space left"):
-        cdi.write(str(path), "new")
+        specs.write(str(path), "new")
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"a.json": "old"}
 
 
-def wanted() -> cdi.Wanted:
-    return cdi.Wanted("/bin/sh", capabilities="compute,utility")
+def wanted() -> specs.Wanted:
+    return specs.Wanted("/bin/sh", capabilities="compute,utility")
 
 
 @pytest.mark.parametrize(
@@ -373,8 +374,8 @@ def test_what_changes_under_its_hands_is_noticed(
     own_driver: Path, change: str, reason: str
 ) -> None:
     settings = config.load(str(own_driver / "config.toml"))
-    spec = cdi.generate(wanted(), settings)
-    cdi.verify(spec)
+    spec = specs.generate(wanted(), settings)
+    specs.verify(spec)
     node = own_driver / "dev/nvidia3"
     if change == "library gone":
         next(own_driver.glob("root/usr/lib/x86_64*/libcuda.so.5*")).unlink()
@@ -387,7 +388,7 @@ def test_what_changes_under_its_hands_is_noticed(
     elif change == "node that is a file":
         node.touch()
     with pytest.raises(HostError, match=reason):
-        cdi.verify(spec)
+        specs.verify(spec)
 
 
 def test_a_node_for_a_group_needs_a_newer_version(own_driver: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from nvhook import config as configuration
-from nvhook import pipeline, state_file
+from nvhook import state
 from nvhook.cli import main
+from nvhook.create import pipeline
 from nvhook.doctor import engine_checks, report, system_checks
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING, Check
 from nvhook.kernel import features
@@ -88,7 +89,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch, require) -> Host:
     require(os.geteuid() == 0, "needs root for device nodes")
-    monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "remembered"))
+    monkeypatch.setattr(state, "DIRECTORY", str(tmp_path / "remembered"))
     return Host(tmp_path)
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import cdi, cdi_devices, config, pipeline, preview
+from nvhook import config
+from nvhook.cdi import specs
 from nvhook.core.edits import CgroupRule, DeviceNode
 from nvhook.core.inventory import Gpu, Inventory
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import rest
 from nvhook.core.request import Request
+from nvhook.create import cdi_devices, pipeline, preview
 from nvhook.errors import HostError
 from nvhook.host import mig, nvml
 from nvhook.sim.driver import create
@@ -278,7 +280,7 @@ def test_requirements_are_compared_with_a_mig_devices_gpu(settings) -> None:
 
 @pytest.mark.parametrize("capabilities", ["compute", "graphics,compute"])
 def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabilities) -> None:
-    spec = cdi.generate(cdi.Wanted("/bin/sh", "gpu", "0:1", capabilities), settings)
+    spec = specs.generate(specs.Wanted("/bin/sh", "gpu", "0:1", capabilities), settings)
     device = next(each for each in spec.devices if each.name == "0:1")
     edits = (*spec.edits.device_nodes, *device.edits.device_nodes)
     has = [(each.path, each.major, each.minor) for each in edits]
@@ -298,8 +300,8 @@ def test_the_hook_of_a_cdi_spec_tells_systemd_nothing_where_rules_are_off(settin
 
 def test_a_cdi_spec_has_them_by_index_and_uuid_and_in_all(settings) -> None:
     inventory = pipeline.inventory(settings)
-    spec = cdi.generate(cdi.Wanted("/bin/sh"), settings)
-    cdi.verify(spec)
+    spec = specs.generate(specs.Wanted("/bin/sh"), settings)
+    specs.verify(spec)
     devices = {device.name: device.edits for device in spec.devices}
     names = [each.name for each in inventory.mig_devices]
     assert [*devices] == [
@@ -317,5 +319,7 @@ def test_a_cdi_spec_has_them_by_index_and_uuid_and_in_all(settings) -> None:
     assert everything == {"/dev/nvidia0", "/dev/nvidia1"} | rendering | {
         f"{caps}{minor}" for *_, gi, ci in FOUND for minor in (gi, ci)
     }
-    only = cdi.generate(cdi.Wanted("/bin/sh", devices="0:2", strategies=("type-index",)), settings)
+    only = specs.generate(
+        specs.Wanted("/bin/sh", devices="0:2", strategies=("type-index",)), settings
+    )
     assert [device.name for device in only.devices] == ["mig0:2", "all"]

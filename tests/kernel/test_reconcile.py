@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nvhook import config
-from nvhook.journal import Journal, Step, names
 from nvhook.kernel.live_process import namespace, start_time_of
-from nvhook.live_container import boot_id
-from nvhook.reconcile import reconcile
+from nvhook.live.container import boot_id
+from nvhook.live.journal import Journal, Step, names
+from nvhook.live.reconcile import reconcile
 
 pytestmark = pytest.mark.root
 

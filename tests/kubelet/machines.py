@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvhook import config, pipeline
+from nvhook import config
 from nvhook.core.inventory import Inventory
+from nvhook.create import pipeline
 from nvhook.sim import driver
 
 

@@ -12,14 +12,15 @@ import signal
 import stat
 import sys
 
-from nvhook import attach, config, detach
+from nvhook import config
 from nvhook.core.request import Request
 from nvhook.core.selection import select
+from nvhook.create.pipeline import inventory
 from nvhook.errors import NvhookError
 from nvhook.kernel import cgroup, programs
-from nvhook.live_container import LiveContainer
+from nvhook.live import eject, inject
+from nvhook.live.container import LiveContainer
 from nvhook.log import Log
-from nvhook.pipeline import inventory
 
 
 class Cycles:
@@ -34,13 +35,13 @@ class Cycles:
         """Inject one GPU."""
         request = Request((gpus,), ("compute", "utility"), "--gpus")
         with LiveContainer(self.pid, self.settings.state_directory) as container:
-            attach.inject(container, request, self.settings, self.log)
+            inject.inject(container, request, self.settings, self.log)
 
     def eject(self, gpus: str = "") -> None:
         """Eject one GPU, or all."""
         chosen = select((gpus,), inventory(self.settings)) if gpus else None
         with LiveContainer(self.pid, self.settings.state_directory) as container:
-            detach.eject(container, chosen, self.settings)
+            eject.eject(container, chosen, self.settings)
 
     def state(self) -> dict[str, object]:
         """Return mounts without their ids, device rules and programs, files, journals."""

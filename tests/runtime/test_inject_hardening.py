@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import config, pipeline
+from nvhook import config
 from nvhook.core.edits import DeviceNode, Mount, Symlink
+from nvhook.create import pipeline
 from tests.runtime.hung_fuse import HungFuse
 from tests.runtime.live import Live
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from nvhook import config, pipeline
+from nvhook import config
 from nvhook.core.mig import node_names
 from nvhook.core.ownership import owner_of
+from nvhook.create import pipeline
 from tests.runtime.bundle import Bundle
 from tests.runtime.expectations import flat
 from tests.runtime.live import Live

@@ -228,11 +228,6 @@ def test_everything_is_compiled_for_good(installed):
         compiled = source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc"
         # PEP 552: hash-based, and never compared with the source.
         assert compiled.read_bytes()[4:8] == b"\x01\0\0\0", source
-    own = Path(os.__file__).parent
-    hot = sorted(path for path in (lib / "nvhook/_hot").rglob("*") if path.is_file())
-    packed = lib / "nvhook/_hot" / own.parent.name / own.name
-    names = ["encodings.pyc", "hook.modules", "runtime.modules", "start.pyc"]
-    assert hot == [packed / name for name in names]
 
 
 # ---- twice, and not at all ----

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nvhook
-from nvhook import cli, config, pipeline, preview, state_file
+from nvhook import cli, config, state
 from nvhook.cli import main
 from nvhook.core.edits import (
     CachedLibrary,
@@ -25,6 +25,7 @@ from nvhook.core.edits import (
 )
 from nvhook.core.inventory import Gpu, Inventory, Library
 from nvhook.core.request import Request
+from nvhook.create import pipeline, preview
 from nvhook.errors import HostError
 
 ROOT = nvhook.__file__.rpartition("/nvhook/")[0]
@@ -57,7 +58,7 @@ OUTCOME = pipeline.Outcome(Request(("1",), ("compute",), "--gpus"), (GPU,), PLAN
 @pytest.fixture(autouse=True)
 def no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the machine's own configuration, cache and driver out of the tests."""
-    monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(state, "DIRECTORY", str(tmp_path / "run"))
     monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "etc/config.toml"))
     monkeypatch.setattr(pipeline, "inventory", lambda *_arguments: INVENTORY)
     monkeypatch.delenv("NVHOOK_DEBUG", raising=False)

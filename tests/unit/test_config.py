@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nvhook
-from nvhook import config, state_file
+from nvhook import config, state
 from nvhook.config import SETTINGS, Config
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.errors import ConfigError
@@ -21,7 +21,7 @@ from nvhook.errors import ConfigError
 @pytest.fixture(autouse=True)
 def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the machine's own configuration and cache out of the tests."""
-    monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(state, "DIRECTORY", str(tmp_path / "run"))
     monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "etc/config.toml"))
     return tmp_path / "run"
 
@@ -195,8 +195,9 @@ def test_remembered_values_spare_the_parser(tmp_path: Path, state_directory: Pat
     script = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from nvhook import config, state_file
-state_file.DIRECTORY = sys.argv[2]
+from nvhook import config
+from nvhook import state
+state.DIRECTORY = sys.argv[2]
 loaded = config.load(sys.argv[3])
 print(loaded.driver_root, loaded.swarm_resource, sorted({"tomllib", "re", "json"} & {*sys.modules}))
 """

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import click
 import pytest
 
-from nvhook import containers, reconcile
 from nvhook.cli import inject
 from nvhook.cli import list as listing
 from nvhook.cli import reconcile as reconciling
-from nvhook.containers import Running
-from nvhook.journal import Step
-from nvhook.reconcile import Reconciled
+from nvhook.live import holdings, reconcile
+from nvhook.live.holdings import Running
+from nvhook.live.journal import Step
+from nvhook.live.reconcile import Reconciled
 
 NAME = "/docker/\x1b[2J\udcff"
 
@@ -35,7 +35,7 @@ def _reconcile() -> None:
 def test_names_are_printed_without_what_a_terminal_obeys(
     show: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(containers, "with_gpus", lambda _: (Running(1, NAME, (), NAME),))
+    monkeypatch.setattr(holdings, "with_gpus", lambda _: (Running(1, NAME, (), NAME),))
     monkeypatch.setattr(reconcile, "reconcile", lambda _: (Reconciled(1, (NAME,), NAME),))
     monkeypatch.setattr(reconciling, "load_config", lambda: None)
 

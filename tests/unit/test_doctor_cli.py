@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nvhook import config, state_file
+from nvhook import config, state
 from nvhook.cli import main
 from nvhook.doctor import check, report
 
@@ -26,7 +26,7 @@ BAD = check.failed("gpu-nodes", "/dev/nvidia0 is missing", "it", "nvidia-modprob
 @pytest.fixture(autouse=True)
 def no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the machine's own configuration and cache out of the tests."""
-    monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(state, "DIRECTORY", str(tmp_path / "run"))
     monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "etc/config.toml"))
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import journal
 from nvhook.errors import FormatError
-from nvhook.journal import Journal, Step, Work
 from nvhook.kernel.restoring_root import OldFile
+from nvhook.live import journal
+from nvhook.live.journal import Journal, Step, Work
 
 NAME = "4026532000-17-99"
 STEPS = (

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvhook import config, state_file
+from nvhook import config, state
 from nvhook.cli.config import command
 from nvhook.engines.nvidia_config import translate
 from nvhook.errors import ConfigError
@@ -48,7 +48,7 @@ RESULTS: dict[str, tuple[dict[str, object], list[str]]] = {
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir()))
 def test_sample_of_a_real_host(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(state, "DIRECTORY", str(tmp_path / "run"))
     values, keys = RESULTS[name]
     found, notes = translate((SAMPLES / name).read_text(), name)
     assert found == values

@@ -1,19 +1,19 @@
 """Undo what inject's journal says, for eject and for an inject that has failed or was killed."""
 
+from nvhook.create.loader_cache import LD_SO_CACHE
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
-from nvhook.journal import MOUNT, RULES, boundary, rules_of
 from nvhook.kernel.live_root import digest
 from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
-from nvhook.loader_cache import LD_SO_CACHE
+from nvhook.live.journal import MOUNT, RULES, boundary, rules_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.journal import Step, Work
     from nvhook.kernel.live_root import LiveRoot
-    from nvhook.live_container import LiveContainer
+    from nvhook.live.container import LiveContainer
+    from nvhook.live.journal import Step, Work
 
 Left = tuple[str, str]  # what stays, and why
 

@@ -94,9 +94,9 @@ class _Options:
 
 def _run(options: _Options, log: Log, given: bytes | None) -> None:
     from nvhook import config as configuration
-    from nvhook import pipeline
     from nvhook.core.planner import rest
     from nvhook.core.request import from_container
+    from nvhook.create import pipeline
     from nvhook.formats.oci import MAX_STATE, parse_state
 
     state = parse_state(_read_state(MAX_STATE) if given is None else given)
@@ -126,14 +126,14 @@ def _run(options: _Options, log: Log, given: bytes | None) -> None:
                 "use nvhook-runtime, or an engine that knows CDI",
             )
 
-    from nvhook import executor
-    from nvhook.target import Target
+    from nvhook.create import executor
+    from nvhook.create.target import Target
 
     target = Target(state.pid, container.root_path)
     if request is not None and options.delegated:
         request = request.replace(requirements=())  # nvhook-runtime has checked them
     if request is None:
-        from nvhook.cdi_devices import plan_for_devices
+        from nvhook.create.cdi_devices import plan_for_devices
 
         compat = None
         if settings.cuda_forward_compatibility:

@@ -4,7 +4,7 @@ from nvhook.core.given import having
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import plan_request
 from nvhook.core.request import Request, parse_capabilities
-from nvhook.pipeline import Outcome, inventory
+from nvhook.create.pipeline import Outcome, inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

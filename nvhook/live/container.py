@@ -3,7 +3,6 @@
 import posix
 
 from nvhook.errors import ContainerError
-from nvhook.journal import Journal, Step, forget, names, rules_text
 from nvhook.kernel import mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import (
@@ -15,6 +14,7 @@ from nvhook.kernel.live_process import (
     start_time_of,
 )
 from nvhook.kernel.live_root import LiveRoot
+from nvhook.live.journal import Journal, Step, forget, names, rules_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

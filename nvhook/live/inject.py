@@ -6,19 +6,20 @@ process left is undone, or completed, by the next call for the same container.
 
 import posix
 
-from nvhook import detach, executor, pipeline, rollback
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
 from nvhook.core.inventory import MigDevice
 from nvhook.core.ownership import DRIVER, owned_plans, owner_of
 from nvhook.core.planner import driver_plan, merge
 from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select
+from nvhook.create import executor, pipeline
+from nvhook.create.loader_cache import LD_SO_CACHE
+from nvhook.create.sources import open_source
 from nvhook.errors import NvhookError
 from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.formats.proc_driver import is_known_uuid
-from nvhook.loader_cache import LD_SO_CACHE
+from nvhook.live import eject, undo
 from nvhook.record import Record
-from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from nvhook.core.edits import DeviceNode, Edit
     from nvhook.core.inventory import Device
     from nvhook.core.request import Request
-    from nvhook.journal import Step
-    from nvhook.live_container import LiveContainer
+    from nvhook.live.container import LiveContainer
+    from nvhook.live.journal import Step
     from nvhook.log import Log
 
 
@@ -64,7 +65,7 @@ def inject(
 
     Raises: NvhookError.
     """
-    recovered = detach.recover(container, settings)
+    recovered = eject.recover(container, settings)
     devices, plan, owners = _plan(container, request, settings)
     sources = [(edit, open_source(edit, log)) for edit in plan.edits]
     journal = container.journal
@@ -75,7 +76,7 @@ def inject(
     try:
         notes = _apply(container, plan, owners, sources, log)
     except BaseException as error:
-        left = rollback.undo(container, tuple(journal.taken), journal.work)
+        left = undo.undo(container, tuple(journal.taken), journal.work)
         journal.commit(before)
         for path, why in left:
             log.warning("not rolled back", path=path, why=why)
@@ -156,7 +157,7 @@ def _apply(
     if work.unreadable_cache:
         container.owner = DRIVER
         container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
-        from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+        from nvhook.create.ldconfig import rebuild_cache  # rare, and 30 ms of imports
 
         why = work.unreadable_cache
         rebuild_cache(plan, container.process, container.rootfs, why, log)

@@ -1,7 +1,7 @@
 """Let ldconfig write a loader cache that nvhook does not understand."""
 
-from nvhook import loader_cache
 from nvhook.core.edits import LdCacheUpdate
+from nvhook.create import loader_cache
 from nvhook.kernel import sandbox
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nvhook.core.inventory import Device, Inventory
     from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.live_container import LiveContainer
+    from nvhook.live.container import LiveContainer
 
 
 class Belonging(Record):

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from nvhook import state_file
+from nvhook import state
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     old_mask = os.umask(0o077)
     try:
-        assert state_file.write(str(path), b"one")
-        assert state_file.write(str(path), b"two")
+        assert state.write(str(path), b"one")
+        assert state.write(str(path), b"two")
     finally:
         os.umask(old_mask)
-    assert state_file.read(str(path), 3) == b"two"
+    assert state.read(str(path), 3) == b"two"
     assert path.stat().st_mode & 0o7777 == 0o644
     assert path.parent.stat().st_mode & 0o7777 == 0o755
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
@@ -24,15 +24,15 @@ def test_written_and_read_back(tmp_path: Path) -> None:
 
 def test_mode_of_an_existing_directory_is_kept(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    assert state_file.write(str(tmp_path / "file"), b"x")
+    assert state.write(str(tmp_path / "file"), b"x")
     assert tmp_path.stat().st_mode & 0o7777 == 0o700
 
 
 def test_larger_than_the_limit_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert state_file.read(str(path), 5) == b"12345"
-    assert state_file.read(str(path), 4) is None
+    assert state.read(str(path), 5) == b"12345"
+    assert state.read(str(path), 4) is None
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
@@ -40,7 +40,7 @@ def test_writable_by_others_is_ignored(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
     path.chmod(mode)
-    assert state_file.read(str(path), 9) is None
+    assert state.read(str(path), 9) is None
 
 
 def test_links_fifos_and_directories_are_ignored(tmp_path: Path) -> None:
@@ -49,23 +49,23 @@ def test_links_fifos_and_directories_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     os.mkfifo(tmp_path / "fifo", 0o644)
     for name in ("link", "fifo", ".", "missing", "target/x"):
-        assert state_file.read(f"{tmp_path}/{name}", 9) is None
+        assert state.read(f"{tmp_path}/{name}", 9) is None
 
 
 def test_owned_by_somebody_else_is_ignored(tmp_path: Path, require) -> None:  # type: ignore[no-untyped-def]
     require(os.geteuid() == 0, "needs root to give a file away")
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    assert state_file.read(str(path), 9) == b"x"
+    assert state.read(str(path), 9) == b"x"
     os.chown(path, 12345, 12345)
-    assert state_file.read(str(path), 9) is None
+    assert state.read(str(path), 9) is None
 
 
 def test_unwritable_place_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    assert not state_file.write(str(tmp_path / "file" / "below"), b"y")
+    assert not state.write(str(tmp_path / "file" / "below"), b"y")
     (tmp_path / "directory").mkdir()
-    assert not state_file.write(str(tmp_path / "directory"), b"y")
+    assert not state.write(str(tmp_path / "directory"), b"y")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["directory", "file"]
 
 
@@ -73,6 +73,6 @@ def test_link_at_the_target_is_replaced_and_not_followed(tmp_path: Path) -> None
     victim = tmp_path / "victim"
     victim.write_bytes(b"keep")
     (tmp_path / "file").symlink_to(victim)
-    assert state_file.write(str(tmp_path / "file"), b"new")
+    assert state.write(str(tmp_path / "file"), b"new")
     assert victim.read_bytes() == b"keep"
-    assert state_file.read(str(tmp_path / "file"), 9) == b"new"
+    assert state.read(str(tmp_path / "file"), 9) == b"new"

@@ -1,48 +1,47 @@
-"""What a hot door loads is a budget, kept as a set of modules and never in milliseconds."""
+"""How the launcher starts a door, and what it may load: each first start of a container pays."""
 
 import json
-import marshal
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nvhook import hot_archive
-from tests.installed import PACKED, SITE
+from tests.installed import SITE
 from tests.runtime.bundle import Bundle
 from tests.runtime.engine import Engine, Result
 from tests.runtime.expectations import COMPUTE, ask_everything, assert_reaches
 from tests.runtime.simulated import Driver
 
-# Beside the bare interpreter and nvhook's modules. A module here costs every GPU container.
-FOREIGN = {"_cffi_backend", "_json", "_stat", "_struct", "errno", "posix", "time"}
-NATIVE = {"nvhook._native._syscalls", "nvhook._native._syscalls.lib"}
+# Each costs as much as the bare interpreter's own start, or more, alone or by what it imports.
+SLOW = {
+    "re",
+    "enum",
+    "json",
+    "typing",
+    "dataclasses",
+    "pathlib",
+    "logging",
+    "subprocess",
+    "inspect",
+}
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-LAUNCHER = ("launcher", "bundle", "handoff", "interpreter", "runtime")
+LAUNCHER = ("launcher", "bundle", "interpreter", "runtime")
 
-# Runs the hook as the launcher does and writes down what was loaded beside the bare interpreter.
+# Runs a door as the launcher does and writes down which modules it has loaded.
 RECORD = """
-import sys
-for name in ("abc", "codecs", "encodings", "encodings.aliases", "encodings.utf_8", "io"):
-    sys.modules.pop(name, None)  # what the launcher starts has none of them
-bare = {*sys.modules}
+import os, sys
 sys.path.append(sys.argv[1])
-name = "nvhook." + sys.argv[3]
+name = "nvhook.doors." + sys.argv[3]
 __import__(name)
-import posix
-end = posix._exit
+end = os._exit
 def record(code):
-    loaded = sorted({*sys.modules} - bare)
     with open(sys.argv[2], "w") as file:
-        file.write(repr(loaded).replace("'", '"'))
+        file.write(repr(sorted(sys.modules)).replace("'", '"'))
     end(code)
-posix._exit = record
-posix.fork = lambda: 1
+os._exit = sys.modules["posix"]._exit = record
 sys.modules[name].main(sys.argv[3:])
 """
 
@@ -58,8 +57,6 @@ class Seeker:
         sought.append(name)
 enter, leave = MountNamespace.__enter__, MountNamespace.__exit__
 def entering(self):
-    for name in ("abc", "codecs", "encodings", "io"):
-        sys.modules.pop(name, None)
     sys.meta_path.insert(0, Seeker)
     enter(self)
 def leaving(self, *reason):
@@ -69,8 +66,8 @@ def leaving(self, *reason):
         file.write(" ".join(sought))
 Seeker = Seeker()
 MountNamespace.__enter__, MountNamespace.__exit__ = entering, leaving
-import nvhook.hook
-nvhook.hook.main(sys.argv[3:])
+import nvhook.doors.hook
+nvhook.doors.hook.main(sys.argv[3:])
 """
 
 
@@ -87,7 +84,7 @@ def loaded(bundles, driver, place: Path):
     def start(engine, asked: str = "1", host: Driver = driver) -> set[str]:
         age = time.time() - host.config.stat().st_ctime
         time.sleep(max(0.0, 0.2 - age))  # what is newer may still change, and is not remembered
-        for _ in range(2):  # the first fills the caches; the second is what a host pays for
+        for _ in range(2):  # the first discovers the host
             bundle: Bundle = bundles(engine, host=host)
             bundle.ask(f"NVIDIA_VISIBLE_DEVICES={asked}")
             bundle.args("/probe", "open", "/dev/nvidia3")
@@ -101,26 +98,19 @@ def loaded(bundles, driver, place: Path):
     return start
 
 
-def test_the_hook_loads_its_budget_and_nothing_else(each_engine, loaded) -> None:
+def test_the_hook_loads_nothing_slow(each_engine, loaded) -> None:
     found = loaded(each_engine)
 
-    v2 = hot_archive.V2_MODULES if each_engine.view.name == "v2" else ()
-    assert found - NATIVE - FOREIGN == {*hot_archive.HOOK, *v2}
-    assert found >= NATIVE
+    assert not found & SLOW
+    assert "nvhook._native._syscalls" in found
 
 
-def test_all_of_a_host_without_mig_loads_no_more(runc, loaded) -> None:
-    assert loaded(runc, "all") - NATIVE - FOREIGN == {*hot_archive.HOOK}
+def test_a_mig_device_loads_nothing_slow(runc, loaded, mig_driver) -> None:
+    """NVML is not asked: what it said is remembered."""
+    found = loaded(runc, "0:1", mig_driver)
 
-
-def test_a_whole_gpu_of_a_host_with_mig_loads_no_more(runc, loaded, mig_driver) -> None:
-    assert loaded(runc, "1", mig_driver) - NATIVE - FOREIGN == {*hot_archive.HOOK}
-
-
-def test_a_mig_device_loads_what_it_needs(runc, loaded, mig_driver) -> None:
-    """NVML, json and subprocess are not among it: the caches have the answer."""
-    found = loaded(runc, "0:1", mig_driver) - NATIVE - FOREIGN
-    assert found == {*hot_archive.HOOK, "nvhook.core.mig", "nvhook.formats.mig", "nvhook.host.mig"}
+    assert not found & SLOW
+    assert "nvhook.host.mig" in found
 
 
 @pytest.mark.parametrize("image", ["good", "wrong-type", "broken-cache", "no-cache"])
@@ -145,41 +135,18 @@ def test_nothing_is_imported_in_the_mount_namespace(runc, bundles, place, image)
     assert (place / "sought").read_text() == "entered"
 
 
-def test_the_runtime_loads_its_budget_and_nothing_else(runc, bundles, place) -> None:
+def test_the_runtime_loads_nothing_slow(runc, bundles, place) -> None:
     bundle: Bundle = bundles(runc)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
     document = bundle.directory / "config.json"
-    for _ in range(2):  # the first fills the caches
+    for _ in range(2):  # the first discovers the host
         bundle.write()
         paths = [bundle.directory, document, "/bin/nvhook", bundle.driver.config]
         command = [*recording(place / "modules.json", "runtime"), *map(str, paths), "", ""]
         subprocess.run(command, check=True)
 
     assert "--delegated" in document.read_text()
-    found = set(json.loads((place / "modules.json").read_text()))
-    assert found - {*hot_archive.RUNTIME} == {"_json", "_stat"}
-    assert found >= {*hot_archive.RUNTIME}
-
-
-@pytest.mark.parametrize("door", hot_archive.DOORS)
-def test_the_archive_holds_the_installed_modules(door) -> None:
-    name = f"{door}.modules"
-    installed = _modules((PACKED / name).read_bytes())
-
-    assert set(installed) == set(hot_archive.DOORS[door])
-    assert installed == _modules(hot_archive.build(str(SITE / "nvhook"))[name])
-
-
-def _modules(archive: bytes) -> dict[str, object]:
-    """Return an archive's code objects: marshal does not give the same bytes twice."""
-    modules: dict[str, object] = {}
-    while archive:
-        size = int.from_bytes(archive[:4], "little")
-        assert size <= hot_archive.GROUP
-        group = marshal.loads(archive[4 : 4 + size])  # noqa: S302 - our own
-        modules |= {name: code for name, _, code in group}
-        archive = archive[4 + size :]
-    return modules
+    assert not set(json.loads((place / "modules.json").read_text())) & SLOW
 
 
 class Copy:
@@ -187,7 +154,6 @@ class Copy:
 
     def __init__(self, directory: Path, bundle: Bundle) -> None:
         self.package = directory / "nvhook"
-        self.packed = self.package / PACKED.relative_to(SITE / "nvhook")
         self.launcher = directory / "bin/nvhook"
         self.bundle = bundle
         shutil.copytree(SITE / "nvhook", self.package)
@@ -208,15 +174,6 @@ class Copy:
         assert result.returncode != 0
         return result
 
-    def break_home(self, require: Callable[[bool, str], None], stamps: bytes = b"") -> None:
-        """Make its encodings what no interpreter starts with; stamps: another one's."""
-        encodings = self.packed / "encodings.pyc"
-        require(encodings.stat().st_size > 0, "this Python needs more for its start")
-        header = encodings.read_bytes()[:16]
-        encodings.write_bytes(
-            header[:8] + (stamps or header[8:]) + (self.packed / "start.pyc").read_bytes()[16:]
-        )
-
 
 @pytest.fixture
 def copy(runc, bundles, place) -> Copy:
@@ -228,46 +185,10 @@ def copy(runc, bundles, place) -> Copy:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_the_launcher_runs_the_archive_unless_debugging(runc, copy, debug) -> None:
-    (copy.package / "hook.py").write_text("raise SystemExit(3)\n")
+def test_a_traceback_is_for_who_debugs(runc, copy, debug) -> None:
     result = copy.run(runc, debug)
-    assert ("unknown device id nonsense" in result.stderr) is not debug
-    assert ("exit status 3" in result.stderr) is debug
-
-
-@pytest.mark.parametrize("debug", [False, True])
-def test_the_interpreter_starts_with_its_home_unless_debugging(runc, copy, require, debug) -> None:
-    copy.break_home(require)
-    result = copy.run(runc, debug)
-    assert ("Fatal Python error" in result.stderr) is not debug
-    assert ("unknown device id nonsense" in result.stderr) is debug
-
-
-@pytest.mark.parametrize("field", [0, 4])
-def test_a_home_of_another_interpreter_is_not_used(runc, copy, require, field) -> None:
-    """One of the same version may need more for its start: it was not tried."""
-    python = os.stat(os.path.realpath(sys.executable))
-    stamps = bytearray()
-    for stamp in (int(python.st_mtime), python.st_size):
-        stamps += (stamp & 0xFFFFFFFF).to_bytes(4, "little")
-    assert stamps == (copy.packed / "encodings.pyc").read_bytes()[8:16]
-    stamps[field] ^= 1
-    copy.break_home(require, bytes(stamps))
-
-    assert "unknown device id nonsense" in copy.run(runc, debug=False).stderr
-
-
-@pytest.mark.parametrize("lost", ["home", "archive", "all"])
-def test_what_is_not_packed_is_done_without(runc, copy, lost) -> None:
-    """Another version of Python than it was built with, or one that needs more for its start."""
-    if lost == "home":
-        (copy.packed / "encodings.pyc").write_bytes(b"")
-    elif lost == "archive":
-        (copy.packed / "hook.modules").unlink()
-    else:
-        shutil.rmtree(copy.package / "_hot")  # noqa: TID251 - of our own making
-
-    assert "unknown device id nonsense" in copy.run(runc, debug=False).stderr
+    assert "unknown device id nonsense" in result.stderr
+    assert ("Traceback" in result.stderr) is debug
 
 
 def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> None:

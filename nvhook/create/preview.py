@@ -4,14 +4,14 @@ import posix
 
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
+from nvhook.create.pipeline import layout_of, plan_for, read_container
 from nvhook.errors import FormatError, RequestError
 from nvhook.kernel.rootfs import Rootfs
-from nvhook.pipeline import layout_of, plan_for, read_container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.config import Config
-    from nvhook.pipeline import Outcome
+    from nvhook.create.pipeline import Outcome
 
 
 def plan_for_bundle(

@@ -121,7 +121,7 @@ def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
     """Return the compatibility libraries of a container; they are read, and nothing else."""
     if not rootfs.has(COMPAT_DIRECTORY):
         return None
-    from nvhook import cuda_compat  # not loaded for the many images without
+    from nvhook.create import cuda_compat  # not loaded for the many images without
 
     return cuda_compat.find(rootfs)
 
@@ -156,7 +156,7 @@ def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Out
         manages_mig=request.manages_mig,
     )
     if request.features or request.imex_channels:
-        from nvhook.feature_plans import feature_plans
+        from nvhook.create.feature_plans import feature_plans
 
         plan = merge((plan, *feature_plans(request, config)))
     return Outcome(request, devices, plan)

@@ -7,11 +7,11 @@ beside or in place of the patched one, and then the GPU is lost.
 import json  # noqa: TID253 - no hot door
 from functools import partial
 
-from nvhook import detach
 from nvhook.errors import ContainerError, NvhookError
-from nvhook.journal import RULES, forget, names, rules_of
 from nvhook.kernel import child
-from nvhook.live_container import LiveContainer, is_running, process_of
+from nvhook.live import eject
+from nvhook.live.container import LiveContainer, is_running, process_of
+from nvhook.live.journal import RULES, forget, names, rules_of
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
                 f"the container's first process has left the mounts that inject changed ({name})",
                 f"nvhook eject --pid {pid} revokes access; its files go with the container",
             )
-        recovered = detach.recover(container, settings)
+        recovered = eject.recover(container, settings)
         done = [recovered] if recovered else []
         for step in container.journal.steps:
             if step.kind == RULES:

@@ -5,7 +5,6 @@ import stat
 import sysconfig
 import tempfile
 
-from nvhook import pipeline
 from nvhook.core.cdi_render import VOID, build_spec, device_names, hook_entry
 from nvhook.core.edits import Plan
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT, channel_plans, feature_plan
@@ -14,6 +13,7 @@ from nvhook.core.planner import device_plan, driver_plan, merge
 from nvhook.core.platforms import check_whole
 from nvhook.core.request import parse_capabilities, parse_devices
 from nvhook.core.selection import select
+from nvhook.create import pipeline
 from nvhook.errors import HostError, RequestError
 from nvhook.formats.cdi_rules import violations
 from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes

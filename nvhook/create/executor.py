@@ -8,7 +8,6 @@ forked child would cost 2 ms.
 
 import posix
 
-from nvhook import loader_cache
 from nvhook._native import SyscallError, call
 from nvhook.core.edits import (
     AdditionalGid,
@@ -20,10 +19,11 @@ from nvhook.core.edits import (
     Symlink,
     TextFile,
 )
+from nvhook.create import loader_cache
+from nvhook.create.sources import open_source
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
-from nvhook.sources import open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvhook.core.edits import Edit, Plan
+    from nvhook.create.target import Target
     from nvhook.kernel.process import Process
     from nvhook.kernel.rootfs import Rootfs
     from nvhook.log import Log
-    from nvhook.target import Target
 
     class Container(Protocol):
         """What is changed: a Target, or a container that runs."""
@@ -73,7 +73,7 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
         log.info(note)
     if work.unreadable_cache:
         try:
-            from nvhook.ldconfig import rebuild_cache  # rare, and 30 ms of imports
+            from nvhook.create.ldconfig import rebuild_cache  # rare, and 30 ms of imports
 
             rebuild_cache(plan, target.process, target.rootfs, work.unreadable_cache, log)
         except NvhookError:

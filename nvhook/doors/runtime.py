@@ -11,11 +11,11 @@ import sys
 import time
 
 from nvhook import config as configuration
-from nvhook import handoff, pipeline
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
 from nvhook.core.request import REQUEST_PREFIX, from_container
+from nvhook.create import pipeline
 from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
@@ -51,15 +51,13 @@ def main(arguments: list[str]) -> "NoReturn":
     log.bind(bundle=bundle)
     failure: Exception
     try:
-        hook = edit_bundle(bundle, config_json, launcher, config or None, log)
+        edit_bundle(bundle, config_json, launcher, config or None, log)
     except NvhookError as error:
         failure, line = error, str(error)
     except Exception as error:  # noqa: BLE001 - the door: a bug, too, has to be one line
         failure = error
         line = one_line(f"internal error: {type(error).__name__}: {error} (hint: {_REPORT})")
     else:
-        if hook:
-            handoff.offer(bundle, hook, log)
         posix._exit(0)
     log.error(line)
     print(f"nvhook: {line}", file=sys.stderr)
@@ -72,10 +70,9 @@ def main(arguments: list[str]) -> "NoReturn":
 
 def edit_bundle(
     bundle: str, config_json: str, launcher: str, config_path: str | None, log: Log
-) -> list[str]:
+) -> None:
     """Give a bundle's container in its config.json what it asks for; nothing if it asks for none.
 
-    Returns the arguments (after ``nvhook hook``) of the hook that does the rest; none: no hook.
     Raises: NvhookError; the file is unchanged then.
     """
     data = pipeline.read_config(config_json)
@@ -89,26 +86,23 @@ def edit_bundle(
         if may_ask(container):
             raise
         log.warning(str(error))
-        return []
+        return
     log.configure(settings.log_path, settings.log_level)
     warnings: list[str] = []
     request = from_container(container, settings, warnings)
     for warning in warnings:
         log.warning(warning)
     if request is None or gave_cdi(document):
-        return []
+        return
     additions = _additions(request, container, settings)
-    arguments: list[str] = []
     if request.needs_driver:
         options = ["--config", config_path] if config_path else []
-        arguments = [STAGE, "--delegated", *options]
-        command = ["nvhook", "hook", *arguments]
+        command = ["nvhook", "hook", STAGE, "--delegated", *options]
         hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
         additions += Additions(hooks=[(STAGE, hook)])
     text = add(data.decode(), document, additions, is_gpu_hook)
     _replace(config_json, text.encode())
     log.info("edited", devices=len(additions.devices), source=request.source)
-    return arguments
 
 
 def _additions(request: "Request", container: "ContainerConfig", settings: "Config") -> Additions:
@@ -130,7 +124,7 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
             mounts = MOUNTS_BY_HOOK
         if mounts == MOUNTS_IN_SPEC:
             # A spec has no loader cache: that, and what it lists first, is the hook's.
-            from nvhook.preview import layout_of_root
+            from nvhook.create.preview import layout_of_root
 
             layout = layout_of_root(container.root_path, cuda_compat=False)
         plan = pipeline.plan_for(request, settings, layout).plan

@@ -3,29 +3,29 @@
 Access goes first: a device that can't be opened any more is not used while its node disappears.
 """
 
-from nvhook import pipeline
-from nvhook.belongings import belongings, given, openable
 from nvhook.core.catalog import DRM_CAPABILITIES
 from nvhook.core.ownership import goes_with, is_needed, is_shared, owner_of
+from nvhook.create import pipeline
 from nvhook.errors import HostError
-from nvhook.journal import MOUNT, RULES, boundary, rules_of
 from nvhook.kernel import cgroup, systemd
 from nvhook.kernel.restoring_root import DIRECTORY
+from nvhook.live.belongings import belongings, given, openable
+from nvhook.live.journal import MOUNT, RULES, boundary, rules_of
+from nvhook.live.undo import undo, undo_files, undo_rules
 from nvhook.record import Record
-from nvhook.rollback import undo, undo_files, undo_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final
 
-    from nvhook.belongings import Belonging
     from nvhook.config import Config
     from nvhook.core.inventory import Device, Inventory
-    from nvhook.journal import Step
     from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.live_container import LiveContainer
-    from nvhook.rollback import Left
+    from nvhook.live.belongings import Belonging
+    from nvhook.live.container import LiveContainer
+    from nvhook.live.journal import Step
+    from nvhook.live.undo import Left
 
 
 class Detached(Record):

@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> "NoReturn":
 
 def _run(config_path: str | None, words: list[str], log: Log) -> int:
     from nvhook import config as configuration
-    from nvhook import pipeline
+    from nvhook.create import pipeline
 
     call = Call(words)
     if "--help" in call.options or "--version" in call.options:
@@ -149,9 +149,9 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
 
 
 def _configure(call: Call, settings: "Config", log: Log) -> None:
-    from nvhook import executor, pipeline
     from nvhook.core.request import Request, parse_capabilities, parse_devices
-    from nvhook.target import Target
+    from nvhook.create import executor, pipeline
+    from nvhook.create.target import Target
 
     for name in _LATER:
         if name in call.options:

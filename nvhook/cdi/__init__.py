@@ -1,0 +1,1 @@
+"""Specs for engines that know CDI."""

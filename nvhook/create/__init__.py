@@ -1,0 +1,1 @@
+"""A container that is being created: what it asks for, and how it gets that."""

@@ -1,0 +1,1 @@
+"""What engines call: the hook, the runtime, nvidia-container-cli."""

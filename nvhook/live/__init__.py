@@ -1,0 +1,1 @@
+"""A container that runs: giving it GPUs, taking them away, and who has which."""
