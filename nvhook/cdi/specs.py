@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from nvhook.config import Config
-    from nvhook.formats.cdi import DeviceNode, Spec
+    from nvhook.formats.cdi_spec import CdiDeviceNode, Spec
 
 GPU = "gpu"
 MODES = ("auto", GPU, *FEATURES)
@@ -183,7 +183,7 @@ def verify(spec: "Spec") -> None:
                 )
 
 
-def _verify_node(node: "DeviceNode") -> None:
+def _verify_node(node: "CdiDeviceNode") -> None:
     path = node.host_path or node.path
     remedy = "run nvidia-modprobe -u -c 0, then try again"
     try:

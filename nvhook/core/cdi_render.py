@@ -18,7 +18,7 @@ from nvhook.core.edits import (
 from nvhook.core.inventory import MigDevice
 from nvhook.core.planner import merge
 from nvhook.errors import HostError, UnsupportedError, assert_never
-from nvhook.formats import cdi
+from nvhook.formats import cdi_spec
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.record import Record
 
@@ -45,7 +45,7 @@ class Rendered(Record):
 
     __slots__ = ("delegated", "edits")
 
-    def __init__(self, edits: cdi.ContainerEdits, delegated: "tuple[Edit, ...]") -> None:
+    def __init__(self, edits: cdi_spec.ContainerEdits, delegated: "tuple[Edit, ...]") -> None:
         self.edits: Final = edits
         self.delegated: Final = delegated
 
@@ -55,9 +55,9 @@ def build_spec(
     common: Plan,
     devices: "Sequence[tuple[tuple[str, ...], Plan]]",
     nodes: "Iterable[HostNode]",
-    hook: cdi.Hook | None,
+    hook: cdi_spec.Hook | None,
     all_device: bool = True,
-) -> cdi.Spec:
+) -> cdi_spec.Spec:
     """Return the spec that gives common and any of devices, in the lowest version that can.
 
     Each device is (its names, its plan); ``nodes`` are the host's, for their modes and groups.
@@ -75,18 +75,18 @@ def build_spec(
         if hook is None:
             raise UnsupportedError(f"a CDI spec can't express the edit {delegated[0].kind}")
         edits = edits.replace(hooks=(hook,))
-    listed = [cdi.Device(name, each.edits) for names, each in named for name in names]
+    listed = [cdi_spec.CdiDevice(name, each.edits) for names, each in named for name in names]
     if all_device and ALL not in [device.name for device in listed]:
-        listed.append(cdi.Device(ALL, every.edits))
-    spec = cdi.Spec("", kind, tuple(listed), edits)
-    return spec.replace(version=cdi.minimum_version(spec))
+        listed.append(cdi_spec.CdiDevice(ALL, every.edits))
+    spec = cdi_spec.Spec("", kind, tuple(listed), edits)
+    return spec.replace(version=cdi_spec.minimum_version(spec))
 
 
-def hook_entry(launcher: str, capabilities: tuple[str, ...], config: str | None) -> cdi.Hook:
+def hook_entry(launcher: str, capabilities: tuple[str, ...], config: str | None) -> cdi_spec.Hook:
     """Return a spec's one hook; launcher is absolute, capabilities are what the spec is for."""
     arguments = ["nvhook", "hook", HOOK_STAGE, "--cdi", ",".join(capabilities)]
     arguments += ["--config", config] if config is not None else []
-    return cdi.Hook(HOOK_STAGE, launcher, tuple(arguments), HOOK_ENV)
+    return cdi_spec.Hook(HOOK_STAGE, launcher, tuple(arguments), HOOK_ENV)
 
 
 def device_names(device: "Device", strategies: "Iterable[str]") -> tuple[str, ...]:
@@ -118,8 +118,8 @@ def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
     Raises: UnsupportedError for a device rule without its node, which no spec can say.
     """
     rules = {(e.type, e.major, e.minor): e.access for e in plan.edits if isinstance(e, CgroupRule)}
-    nodes: list[cdi.DeviceNode] = []
-    mounts: list[cdi.Mount] = []
+    nodes: list[cdi_spec.CdiDeviceNode] = []
+    mounts: list[cdi_spec.CdiMount] = []
     env: list[str] = []
     gids: dict[int, None] = {}
     delegated: list[Edit] = []
@@ -137,7 +137,7 @@ def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
                     delegated.append(edit)
                 else:
                     options = (*edit.options, *_BIND)
-                    mounts.append(cdi.Mount(edit.host_path, edit.container_path, options))
+                    mounts.append(cdi_spec.CdiMount(edit.host_path, edit.container_path, options))
             case Symlink() | TextFile() | LdCacheUpdate():
                 delegated.append(edit)
             case EnvVar():
@@ -148,7 +148,7 @@ def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
                 assert_never(edit)
     _refuse_bare_rules(rules, nodes)
     return Rendered(
-        cdi.ContainerEdits(
+        cdi_spec.ContainerEdits(
             env=tuple(env),
             device_nodes=tuple(nodes),
             mounts=tuple(mounts),
@@ -163,8 +163,8 @@ def _is_left_out(mount: Mount) -> bool:
     return not mount.host_path or (mount.container_path + "/").startswith("/proc/")
 
 
-def _node(edit: DeviceNode, access: str, host: "HostNode | None") -> cdi.DeviceNode:
-    node = cdi.DeviceNode(
+def _node(edit: DeviceNode, access: str, host: "HostNode | None") -> cdi_spec.CdiDeviceNode:
+    node = cdi_spec.CdiDeviceNode(
         edit.container_path,
         edit.host_path if edit.host_path != edit.container_path else "",
         "c",
@@ -180,7 +180,7 @@ def _node(edit: DeviceNode, access: str, host: "HostNode | None") -> cdi.DeviceN
 
 
 def _refuse_bare_rules(
-    rules: dict[tuple[str, int, int], str], nodes: "Iterable[cdi.DeviceNode]"
+    rules: dict[tuple[str, int, int], str], nodes: "Iterable[cdi_spec.CdiDeviceNode]"
 ) -> None:
     have = {(node.type, node.major, node.minor) for node in nodes}
     for kind, major, minor in rules:

@@ -14,8 +14,8 @@ from nvhook.core.edits import (
 )
 from nvhook.core.inventory import MigDevice
 from nvhook.core.layout import COMPAT_DIRECTORY, TRIPLETS
-from nvhook.core.mig import node_names
-from nvhook.formats import mig
+from nvhook.core.mig_plans import node_names
+from nvhook.formats import mig_capabilities
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -67,8 +67,13 @@ _REASONS = (
 def _paths(device: MigDevice) -> list[str]:
     """Return the container paths of a MIG device's own nodes and files."""
     gpu, gi = device.gpu.minor, device.gpu_instance
-    names = (mig.gpu_instance(gpu, gi), mig.compute_instance(gpu, gi, device.compute_instance))
-    files = [f"{catalog.PROC_DRIVER}/capabilities/{mig.path_of(name)}" for name in names]
+    names = (
+        mig_capabilities.gpu_instance(gpu, gi),
+        mig_capabilities.compute_instance(gpu, gi, device.compute_instance),
+    )
+    files = [
+        f"{catalog.PROC_DRIVER}/capabilities/{mig_capabilities.path_of(name)}" for name in names
+    ]
     return [*files, *[f"/dev/{name}" for name in node_names(device)]]
 
 

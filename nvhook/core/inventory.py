@@ -155,12 +155,12 @@ class Inventory(Record):
     ``majors`` maps a /proc/devices name (``nvidia``, ``nvidia-uvm``, ``nvidia-caps``) to its major;
     ``proc_files`` maps ``params``, ``version`` and ``registry`` to their text, and is empty where
     the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
-    ``mig_devices`` are there where they were looked for (host.mig), with their capability nodes
-    among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name (formats.mig)
-    where a container shall manage MIG. ``drm`` is only filled in for who needs it. ``platform`` is
-    empty where NVIDIA's own kernel driver has the GPUs, else a name of core.platforms: there
-    ``nodes`` are all that a container with GPUs gets, and ``links`` (path, target) stand beside the
-    files.
+    ``mig_devices`` are there where they were looked for (host.mig_devices), with their capability
+    nodes among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name
+    (formats.mig_capabilities) where a container shall manage MIG. ``drm`` is only filled in for who
+    needs it. ``platform`` is empty where NVIDIA's own kernel driver has the GPUs, else a name of
+    core.platforms: there ``nodes`` are all that a container with GPUs gets, and ``links`` (path,
+    target) stand beside the files.
     """
 
     __slots__ = (

@@ -8,7 +8,7 @@ from nvhook.formats.oci_edit import Additions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.formats.cdi import ContainerEdits, DeviceNode, Hook, Mount
+    from nvhook.formats.cdi_spec import CdiDeviceNode, CdiMount, ContainerEdits, Hook
 
 _NO_RULE = "none"
 
@@ -38,7 +38,7 @@ def additions_of(edits: "ContainerEdits", hook_environment: tuple[str, ...]) -> 
     )
 
 
-def _device(node: "DeviceNode") -> dict[str, object]:
+def _device(node: "CdiDeviceNode") -> dict[str, object]:
     device: dict[str, object] = {"path": node.path, "type": node.type}
     if node.type != "p":
         device |= {"major": node.major, "minor": node.minor}
@@ -48,7 +48,7 @@ def _device(node: "DeviceNode") -> dict[str, object]:
     return device
 
 
-def _rule(node: "DeviceNode") -> dict[str, object]:
+def _rule(node: "CdiDeviceNode") -> dict[str, object]:
     return {
         "allow": True,
         "type": "b" if node.type == "b" else "c",
@@ -58,7 +58,7 @@ def _rule(node: "DeviceNode") -> dict[str, object]:
     }
 
 
-def _mount(mount: "Mount") -> dict[str, object]:
+def _mount(mount: "CdiMount") -> dict[str, object]:
     return {
         "destination": mount.container_path,
         "type": mount.type or "bind",

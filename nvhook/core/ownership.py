@@ -51,7 +51,7 @@ def owned_plans(
         if not isinstance(device, MigDevice):
             found[owner_of(device)] = gpu_plan(device, inventory)
             continue
-        from nvhook.core.mig import capability_plans, parent_plan
+        from nvhook.core.mig_plans import capability_plans, parent_plan
 
         bus = device.gpu.pci_bus_id
         if bus not in found:

@@ -59,7 +59,7 @@ def plan_request(
 
         plan = merge((plan, Plan((profile(devices),))))
     if manages_mig:
-        from nvhook.core.mig import with_management
+        from nvhook.core.mig_plans import with_management
 
         plan = with_management(plan, manages_mig, devices, inventory)
     return plan if device_rules else without_rules(plan)
@@ -136,7 +136,7 @@ def device_plan(device: "Device", inventory: "Inventory") -> Plan:
     """Return the part of a plan that gives one device."""
     if isinstance(device, Gpu):
         return gpu_plan(device, inventory)
-    from nvhook.core.mig import mig_plan, parent_plan
+    from nvhook.core.mig_plans import mig_plan, parent_plan
 
     return merge((parent_plan(device, inventory), mig_plan(device, inventory)))
 

@@ -68,7 +68,7 @@ SWITCHES = {
     "NVIDIA_GDRCOPY": "gdrcopy",
     "NVIDIA_NVSWITCH": "nvswitch",
 }
-# Variable -> the capability of formats.mig.
+# Variable -> the capability of formats.mig_capabilities.
 MIG_MANAGEMENT = {
     "NVIDIA_MIG_CONFIG_DEVICES": "config",
     "NVIDIA_MIG_MONITOR_DEVICES": "monitor",

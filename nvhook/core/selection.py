@@ -57,7 +57,7 @@ def _in_order(inventory: "Inventory") -> "tuple[Device, ...]":
 def _find(name: str, inventory: "Inventory") -> "Device":
     """Return the GPU of an index, a UUID or a PCI bus id, or the MIG device of this name."""
     if is_mig_name(name):
-        from nvhook.core.mig import find_mig
+        from nvhook.core.mig_plans import find_mig
 
         return find_mig(name, inventory)
     gpus = inventory.gpus

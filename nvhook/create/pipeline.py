@@ -98,9 +98,11 @@ def inventory(
 
         host = host.replace(drm=find_drm(host.gpus, config.dev_root, config.sys_root))
     if manages_mig or (may_mean_mig(devices) and has_mig_gpus(host.majors, config.proc_root)):
-        from nvhook.host import mig
+        from nvhook.host import mig_devices
 
-        host = mig.add_to(host, config.dev_root, config.state_directory, whole=bool(manages_mig))
+        host = mig_devices.add_to(
+            host, config.dev_root, config.state_directory, whole=bool(manages_mig)
+        )
     return host
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.create.pipeline import Outcome
     from nvhook.kernel.cgroup import DeviceCgroup
-    from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.mountinfo import MountInfo
 
 _CAP_SYS_ADMIN = 21
 # Where engines write the process number beside or into a bundle.
@@ -71,7 +71,7 @@ class Running:
                 f"process {pid} is in the host's mount namespace: not a container",
                 "docker inspect -f '{{.State.Pid}}' NAME, or crictl inspect, tell its pid",
             )
-        self.mounts: tuple[Mount, ...] = mountinfo.parse(
+        self.mounts: tuple[MountInfo, ...] = mountinfo.parse(
             self.process.read("mountinfo", mountinfo.MAX_BYTES)
         )
         self.declared = declared or self._declared()

@@ -6,7 +6,7 @@ import stat
 
 from nvhook.core.edits import DeviceNode
 from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import node_names
+from nvhook.core.mig_plans import node_names
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
 from nvhook.errors import NvhookError
 from nvhook.kernel import device_verdict, trial_open

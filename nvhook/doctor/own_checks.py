@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nvhook.doctor.facts import HostFacts
-    from nvhook.formats.cdi import ContainerEdits
     from nvhook.formats.cdi_reader import Finding
+    from nvhook.formats.cdi_spec import ContainerEdits
     from nvhook.host.cdi_registry import Entry, Registry
 
 NVIDIA = "nvidia.com/"

@@ -212,7 +212,7 @@ def _list(call: Call, inventory: "Inventory") -> None:
 
 def _list_nodes(devices: str, inventory: "Inventory") -> None:
     from nvhook.core.catalog import CONTROL_NODES
-    from nvhook.core.mig import node_names
+    from nvhook.core.mig_plans import node_names
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 

@@ -3,18 +3,18 @@
 Source: the checks of the Go library (pkg/cdi, pkg/parser 1.1), stricter than the JSON schema.
 """
 
-from nvhook.formats.cdi import HOOK_NAMES, VERSIONS, minimum_version
+from nvhook.formats.cdi_spec import HOOK_NAMES, VERSIONS, minimum_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nvhook.formats.cdi import (
+    from nvhook.formats.cdi_spec import (
+        CdiDeviceNode,
+        CdiMount,
         ContainerEdits,
-        DeviceNode,
         Hook,
         IntelRdt,
-        Mount,
         NetDevice,
         Spec,
     )
@@ -137,7 +137,7 @@ def _env(env: tuple[str, ...], path: str) -> "Violations":
             yield f"{path}[{index}]", f"{entry!r} is not NAME=value"
 
 
-def _node(node: "DeviceNode", path: str) -> "Violations":
+def _node(node: "CdiDeviceNode", path: str) -> "Violations":
     if not node.path:
         yield f"{path}.path", "is missing"
     if node.type not in _NODE_TYPES:
@@ -157,7 +157,7 @@ def _hook(hook: "Hook", path: str) -> "Violations":
     yield from _env(hook.env, f"{path}.env")
 
 
-def _mount(mount: "Mount", path: str) -> "Violations":
+def _mount(mount: "CdiMount", path: str) -> "Violations":
     if not mount.host_path:
         yield f"{path}.hostPath", "is missing"
     if not mount.container_path:

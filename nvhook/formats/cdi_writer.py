@@ -4,7 +4,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvhook.formats.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Spec
+    from nvhook.formats.cdi_spec import (
+        CdiDeviceNode,
+        CdiMount,
+        ContainerEdits,
+        Hook,
+        IntelRdt,
+        Spec,
+    )
 
 
 def dump_json(spec: "Spec") -> str:
@@ -62,7 +69,7 @@ def _edits(edits: "ContainerEdits") -> dict[str, object]:
     ) | ({} if rdt is None else {"intelRdt": _rdt(rdt)})
 
 
-def _node(node: "DeviceNode") -> dict[str, object]:
+def _node(node: "CdiDeviceNode") -> dict[str, object]:
     # A device of major 0 does not exist, and a minor says something only beside its major.
     has_number = node.major != 0 or node.minor != 0
     return {
@@ -87,7 +94,7 @@ def _hook(hook: "Hook") -> dict[str, object]:
     return {"hookName": hook.hook_name, "path": hook.path, **_filled(optional)}
 
 
-def _mount(mount: "Mount") -> dict[str, object]:
+def _mount(mount: "CdiMount") -> dict[str, object]:
     optional = {"options": list(mount.options), "type": mount.type}
     return {
         "hostPath": mount.host_path,

@@ -8,9 +8,9 @@ import os
 import stat
 
 from nvhook.errors import HostError, RequestError
-from nvhook.formats.cdi import MAX_SIZE, ContainerEdits, Device, DeviceNode, Spec, join
 from nvhook.formats.cdi_reader import EXTENSIONS, Finding, read
 from nvhook.formats.cdi_rules import split_name
+from nvhook.formats.cdi_spec import MAX_SIZE, CdiDevice, CdiDeviceNode, ContainerEdits, Spec, join
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ class Entry(Record):
 
     __slots__ = ("device", "file", "spec")
 
-    def __init__(self, file: str, spec: Spec, device: Device) -> None:
+    def __init__(self, file: str, spec: Spec, device: CdiDevice) -> None:
         self.file: Final = file
         self.spec: Final = spec
         self.device: Final = device
@@ -187,7 +187,7 @@ def _completed(edits: ContainerEdits, file: str) -> ContainerEdits:
     return edits.replace(device_nodes=nodes)
 
 
-def _with_numbers(node: DeviceNode, file: str) -> DeviceNode:
+def _with_numbers(node: CdiDeviceNode, file: str) -> CdiDeviceNode:
     """Return a node with what its spec leaves to the host: type, numbers, mode."""
     is_complete = node.type != "" and (node.major != 0 or node.type == "p")
     path = node.host_path or node.path

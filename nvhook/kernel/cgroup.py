@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.mountinfo import MountInfo as Mount
     from nvhook.kernel.process import Process
 
 MAX_BYTES = 1 << 20

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.mountinfo import MountInfo
 
 V1, V2, HYBRID = "v1", "v2", "hybrid"
 NO_SUCH_FD = (1 << 31) - 1  # beyond what any process may have open
@@ -20,7 +20,7 @@ NO_SUCH_FD = (1 << 31) - 1  # beyond what any process may have open
 _ALLOW_ALL = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + bytes((bpf.EXIT,)) + bytes(7)
 
 
-def cgroup_mode(mounts: "Iterable[Mount]") -> str:
+def cgroup_mode(mounts: "Iterable[MountInfo]") -> str:
     """Return which cgroup hierarchies decide about devices: v1, v2, hybrid (both), or nothing."""
     kinds = set()
     for mount in mounts:

@@ -17,7 +17,7 @@ FIELDS_BEFORE = 6  # mount id, parent id, major:minor, root, mount point, option
 FIELDS_AFTER = 3  # file system type, source, super block options
 
 
-class Mount:
+class MountInfo:
     """One mount; ``device`` is ``major:minor``, ``root`` the directory of that file system."""
 
     __slots__ = (
@@ -54,10 +54,10 @@ class Mount:
         return None
 
     def __repr__(self) -> str:
-        return f"Mount({self.mount_point!r}, {self.fs_type!r}, root={self.root!r})"
+        return f"MountInfo({self.mount_point!r}, {self.fs_type!r}, root={self.root!r})"
 
 
-def parse(data: bytes, containing: bytes = b"") -> tuple[Mount, ...]:
+def parse(data: bytes, containing: bytes = b"") -> tuple[MountInfo, ...]:
     """Return the mounts in the kernel's order; a later one covers an earlier one of the same place.
 
     Lines without ``containing`` are skipped unread: a host has thousands of mounts.
@@ -69,7 +69,7 @@ def parse(data: bytes, containing: bytes = b"") -> tuple[Mount, ...]:
 
 def read(
     proc: str = "/proc", pid: int | str = "self", containing: bytes = b""
-) -> tuple[Mount, ...]:
+) -> tuple[MountInfo, ...]:
     """Parse a process's mountinfo.
 
     Raises: FormatError; ContainerError if the process has gone.
@@ -109,14 +109,14 @@ def unescape(field: bytes) -> bytes:
     return head
 
 
-def _mount(line: bytes) -> Mount:
+def _mount(line: bytes) -> MountInfo:
     fields = line.split(b" ")
     try:
         dash = fields.index(b"-", FIELDS_BEFORE)
         after = fields[dash + 1 :]
         if len(after) < FIELDS_AFTER:
             raise ValueError
-        return Mount(fields[:FIELDS_BEFORE], fields[FIELDS_BEFORE:dash], after)
+        return MountInfo(fields[:FIELDS_BEFORE], fields[FIELDS_BEFORE:dash], after)
     except ValueError as error:
         raise FormatError(f"mountinfo line {line[:80]!r} is not understood") from error
 

@@ -11,11 +11,11 @@ from nvhook.cdi import specs
 from nvhook.config import Config
 from nvhook.core.features import GDRCOPY, GDS, IMEX, MOFED
 from nvhook.errors import NvhookError
-from nvhook.formats.cdi import (
+from nvhook.formats.cdi_spec import (
+    CdiDevice,
+    CdiDeviceNode,
+    CdiMount,
     ContainerEdits,
-    Device,
-    DeviceNode,
-    Mount,
     Spec,
     minimum_version,
 )
@@ -76,7 +76,7 @@ def as_on_host(spec: Spec, settings: Settings, config: Config, facts: HostFacts)
     roots = [(here.dev_root, facts.dev_root)]
     if settings.driver_root_here:
         roots.append((here.driver_root, settings.driver_root))
-    devices = [Device(each.name, _edits(each.edits, roots)) for each in spec.devices]
+    devices = [CdiDevice(each.name, _edits(each.edits, roots)) for each in spec.devices]
     spec = spec.replace(devices=tuple(devices), edits=_edits(spec.edits, roots))
     return spec.replace(version=minimum_version(spec))
 
@@ -124,13 +124,13 @@ def _edits(edits: ContainerEdits, roots: list[tuple[str, str]]) -> ContainerEdit
     return edits.replace(
         device_nodes=tuple(_node(node, roots) for node in edits.device_nodes),
         mounts=tuple(
-            Mount(_moved(each.host_path, roots), each.container_path, each.options, each.type)
+            CdiMount(_moved(each.host_path, roots), each.container_path, each.options, each.type)
             for each in edits.mounts
         ),
     )
 
 
-def _node(node: DeviceNode, roots: list[tuple[str, str]]) -> DeviceNode:
+def _node(node: CdiDeviceNode, roots: list[tuple[str, str]]) -> CdiDeviceNode:
     path = _moved(node.host_path or node.path, roots)
     return node.replace(host_path="" if path == node.path else path)
 

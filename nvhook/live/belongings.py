@@ -2,9 +2,9 @@
 
 from nvhook.core.catalog import PROC_DRIVER
 from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import CAPABILITIES, capabilities_of, node_name
+from nvhook.core.mig_plans import CAPABILITIES, capabilities_of, node_name
 from nvhook.core.ownership import owner_of
-from nvhook.formats.mig import path_of
+from nvhook.formats.mig_capabilities import path_of
 from nvhook.record import Record
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ import shutil
 import stat
 import sys
 
-from nvhook.core.mig import node_name
+from nvhook.core.mig_plans import node_name
 from nvhook.errors import HostError
 from nvhook.sim import driver_root
 from nvhook.sim.driver_root import build_driver_root, write_file, write_loader_cache
@@ -29,7 +29,7 @@ from nvhook.sim.machine import (
     drm_nodes,
     state_text,
 )
-from nvhook.sim.mig import present
+from nvhook.sim.mig_tree import present
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ The formats, tabs and trailing blanks included, are those of the samples in test
 
 from nvhook.sim.features import FEATURES
 from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, drm_nodes
-from nvhook.sim.mig import capability_files
+from nvhook.sim.mig_tree import capability_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

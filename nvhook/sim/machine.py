@@ -42,7 +42,7 @@ from nvhook.core import cuda_versions
 from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.record import Record
-from nvhook.sim.mig import partition
+from nvhook.sim.mig_tree import partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

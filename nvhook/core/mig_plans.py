@@ -13,7 +13,7 @@ from nvhook.core.inventory import MigDevice, gpus_of
 from nvhook.core.planner import merge
 from nvhook.core.selection import describe, short, unknown
 from nvhook.errors import HostError
-from nvhook.formats.mig import compute_instance, gpu_instance, parse_old_name, path_of
+from nvhook.formats.mig_capabilities import compute_instance, gpu_instance, parse_old_name, path_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

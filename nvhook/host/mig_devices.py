@@ -7,9 +7,9 @@ child process asks once, and a file remembers it until an instance comes or goes
 import posix
 
 from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import node_name
+from nvhook.core.mig_plans import node_name
 from nvhook.errors import FormatError, HostError
-from nvhook.formats import mig
+from nvhook.formats import mig_capabilities
 from nvhook.host.driver_texts import driver_directory, read_text
 from nvhook.host.inventory_cache import remember, remembered, rows, values
 from nvhook.host.nodes import read_node
@@ -65,7 +65,9 @@ def add_to(
     minors = {each.gpu_instance_minor for each in devices}
     minors |= {each.compute_instance_minor for each in devices}
     table = capabilities.all(_instances(inventory)) if whole else {}
-    minors |= {table[name] for name in (mig.CONFIG, mig.MONITOR) if name in table}
+    minors |= {
+        table[name] for name in (mig_capabilities.CONFIG, mig_capabilities.MONITOR) if name in table
+    }
     nodes: list[HostNode] = []
     for minor in sorted(minors):
         node = read_node(dev_root.rstrip("/"), node_name(minor))
@@ -106,7 +108,9 @@ def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     """Return (N, inode) of the entries ``<prefix>N``, in order; none where nothing is."""
     try:
         with posix.scandir(directory) as entries:
-            found = [(mig.numbered(entry.name, prefix), entry.inode()) for entry in entries]
+            found = [
+                (mig_capabilities.numbered(entry.name, prefix), entry.inode()) for entry in entries
+            ]
     except OSError:
         return []
     return sorted([(number, inode) for number, inode in found if number is not None])
@@ -149,14 +153,14 @@ def _discover(
     for each in instances:
         answer = answers.get((each.gpu.pci_bus_id, each.gi, each.ci))
         index, uuid, name = (-1, "", "") if answer is None else answer
-        gpu_instance = mig.gpu_instance(each.gpu.minor, each.gi)
-        compute_instance = mig.compute_instance(each.gpu.minor, each.gi, each.ci)
+        gpu_instance = mig_capabilities.gpu_instance(each.gpu.minor, each.gi)
+        compute_instance = mig_capabilities.compute_instance(each.gpu.minor, each.gi, each.ci)
         devices.append(
             MigDevice(
                 each.gpu,
                 index,
                 uuid,
-                mig.profile_of(name),
+                mig_capabilities.profile_of(name),
                 each.gi,
                 each.ci,
                 capabilities.minor(gpu_instance),
@@ -171,7 +175,7 @@ class _Capabilities:
 
     def __init__(self, proc_root: str) -> None:
         self._tree = driver_directory(proc_root) + "/capabilities"
-        self._path = f"{proc_root.rstrip('/')}/driver/{mig.MINORS_FILE}"
+        self._path = f"{proc_root.rstrip('/')}/driver/{mig_capabilities.MINORS_FILE}"
         self._table: dict[str, int] | None = None
 
     def minor(self, capability: str) -> int:
@@ -193,18 +197,20 @@ class _Capabilities:
         """Return the driver's table, or where there is none, what stands in the tree."""
         if self.table():
             return self.table()
-        names = {mig.CONFIG: None, mig.MONITOR: None}
+        names = {mig_capabilities.CONFIG: None, mig_capabilities.MONITOR: None}
         for each in instances:
-            names[mig.gpu_instance(each.gpu.minor, each.gi)] = None
-            names[mig.compute_instance(each.gpu.minor, each.gi, each.ci)] = None
+            names[mig_capabilities.gpu_instance(each.gpu.minor, each.gi)] = None
+            names[mig_capabilities.compute_instance(each.gpu.minor, each.gi, each.ci)] = None
         found = {name: self._in_tree(name) for name in names}
         return {name: minor for name, minor in found.items() if minor is not None}
 
     def table(self) -> dict[str, int]:
         """Return what mig-minors says, empty where the driver has none."""
         if self._table is None:
-            self._table = mig.parse_minors(read_text(self._path, MAX_MINORS) or "")
+            self._table = mig_capabilities.parse_minors(read_text(self._path, MAX_MINORS) or "")
         return self._table
 
     def _in_tree(self, capability: str) -> int | None:
-        return mig.parse_access(read_text(f"{self._tree}/{mig.path_of(capability)}", 4096) or "")
+        return mig_capabilities.parse_access(
+            read_text(f"{self._tree}/{mig_capabilities.path_of(capability)}", 4096) or ""
+        )

@@ -22,7 +22,7 @@ HOOK_NAMES = (
 )
 
 
-class DeviceNode(Record):
+class CdiDeviceNode(Record):
     """A device node.
 
     ``path`` in the container, ``host_path`` if it differs there; ``type`` is b, c, u or p;
@@ -95,7 +95,7 @@ class Hook(Record):
         self.timeout: Final = timeout
 
 
-class Mount(Record):
+class CdiMount(Record):
     """A mount of a host path."""
 
     __slots__ = ("container_path", "host_path", "options", "type")
@@ -149,10 +149,10 @@ class ContainerEdits(Record):
     def __init__(
         self,
         env: tuple[str, ...] = (),
-        device_nodes: tuple[DeviceNode, ...] = (),
+        device_nodes: tuple[CdiDeviceNode, ...] = (),
         net_devices: tuple[NetDevice, ...] = (),
         hooks: tuple[Hook, ...] = (),
-        mounts: tuple[Mount, ...] = (),
+        mounts: tuple[CdiMount, ...] = (),
         intel_rdt: IntelRdt | None = None,
         additional_gids: tuple[int, ...] = (),
     ) -> None:
@@ -168,7 +168,7 @@ class ContainerEdits(Record):
 NO_EDITS = ContainerEdits()
 
 
-class Device(Record):
+class CdiDevice(Record):
     """A device that can be asked for, as ``kind=name``."""
 
     __slots__ = ("annotations", "edits", "name")
@@ -190,7 +190,7 @@ class Spec(Record):
         self,
         version: str,
         kind: str,
-        devices: tuple[Device, ...],
+        devices: tuple[CdiDevice, ...],
         edits: ContainerEdits = NO_EDITS,
         annotations: "Mapping[str, str] | None" = None,
     ) -> None:

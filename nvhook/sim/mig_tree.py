@@ -8,7 +8,7 @@ import uuid
 
 from nvhook.core.inventory import MigDevice
 from nvhook.errors import HostError
-from nvhook.formats import mig
+from nvhook.formats import mig_capabilities
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _device(gpu: "Gpu", index: int, profile: str, gi: int, branch: int) -> MigDe
     if branch >= _UUID_BRANCH:
         name = f"MIG-{uuid.uuid5(_UUIDS, name)}"
     gi_minor, ci_minor = (
-        table[mig.gpu_instance(gpu.minor, gi)],
-        table[mig.compute_instance(gpu.minor, gi, 0)],
+        table[mig_capabilities.gpu_instance(gpu.minor, gi)],
+        table[mig_capabilities.compute_instance(gpu.minor, gi, 0)],
     )
     return MigDevice(gpu, index, name, profile, gi, 0, gi_minor, ci_minor)
 
@@ -99,30 +99,37 @@ def minors(gpu_minor: int) -> dict[str, int]:
     number = _FIRST_MINOR + gpu_minor * _GPU_INSTANCES * (1 + _COMPUTE_INSTANCES)
     table = {}
     for gi in range(_GPU_INSTANCES):
-        table[mig.gpu_instance(gpu_minor, gi)] = number
+        table[mig_capabilities.gpu_instance(gpu_minor, gi)] = number
         for ci in range(_COMPUTE_INSTANCES):
-            table[mig.compute_instance(gpu_minor, gi, ci)] = number + 1 + ci
+            table[mig_capabilities.compute_instance(gpu_minor, gi, ci)] = number + 1 + ci
         number += 1 + _COMPUTE_INSTANCES
     return table
 
 
 def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") -> dict[str, str]:
     """Return the files of /proc/driver: the capabilities that are there, the table of all."""
-    table = {mig.CONFIG: CONFIG_MINOR, mig.MONITOR: MONITOR_MINOR}
+    table = {mig_capabilities.CONFIG: CONFIG_MINOR, mig_capabilities.MONITOR: MONITOR_MINOR}
     for gpu in gpus:
         table |= minors(gpu.minor)
-    files = {mig.MINORS_FILE: "".join(f"{name} {minor}\n" for name, minor in table.items())}
+    files = {
+        mig_capabilities.MINORS_FILE: "".join(f"{name} {minor}\n" for name, minor in table.items())
+    }
     for name, minor, mode in present(devices):
         text = f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
-        files[f"nvidia/capabilities/{mig.path_of(name)}"] = text
+        files[f"nvidia/capabilities/{mig_capabilities.path_of(name)}"] = text
     return files
 
 
 def present(devices: "tuple[MigDevice, ...]") -> "list[tuple[str, int, int]]":
     """Return (name, minor, mode) of the capabilities that a driver with these devices shows."""
-    found = [(mig.CONFIG, CONFIG_MINOR, 0o400), (mig.MONITOR, MONITOR_MINOR, 0o444)]
+    found = [
+        (mig_capabilities.CONFIG, CONFIG_MINOR, 0o400),
+        (mig_capabilities.MONITOR, MONITOR_MINOR, 0o444),
+    ]
     for each in devices:
         gpu, gi, ci = each.gpu.minor, each.gpu_instance, each.compute_instance
-        found.append((mig.gpu_instance(gpu, gi), each.gpu_instance_minor, 0o444))
-        found.append((mig.compute_instance(gpu, gi, ci), each.compute_instance_minor, 0o444))
+        found.append((mig_capabilities.gpu_instance(gpu, gi), each.gpu_instance_minor, 0o444))
+        found.append(
+            (mig_capabilities.compute_instance(gpu, gi, ci), each.compute_instance_minor, 0o444)
+        )
     return found
