@@ -21,8 +21,7 @@ int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t pro
 int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below);
 int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation);
 int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation);
-int nvh_attach(int mount_fd, int target_fd);
-int nvh_mount_target(int dirfd, const char *name, int source, int may_make, int empty, uint32_t modes[2], int *created);
+int nvh_move_mount(int mount_fd, int target_fd);
 int nvh_tmpfs(const char *mode, const char *size);
 int nvh_umount_at(int dirfd, const char *name);
 

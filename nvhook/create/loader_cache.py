@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvhook.core.edits import CachedLibrary
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root import Root
 
 LD_SO_CACHE = "/etc/ld.so.cache"
 _MUSL_DEFAULT = "/lib:/usr/local/lib:/usr/lib"  # what musl searches without a path file
 _MUSL_LIMIT = 1 << 16
 
 
-def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str) -> str:
+def update(rootfs: "Root", libraries: "tuple[CachedLibrary, ...]", machine: str) -> str:
     """Add libraries to the container's loader cache; return what was done, for the log.
 
     Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
@@ -39,7 +39,7 @@ def directories(libraries: "Iterable[CachedLibrary]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(_directory(library.container_path) for library in libraries))
 
 
-def _spelling(rootfs: "Rootfs", data: bytes) -> "Callable[[str], str]":
+def _spelling(rootfs: "Root", data: bytes) -> "Callable[[str], str]":
     """Return a function that names a path as ldconfig would.
 
     With a merged /usr the cache says /lib/x86_64-linux-gnu for what nvhook calls
@@ -59,9 +59,7 @@ def _spelling(rootfs: "Rootfs", data: bytes) -> "Callable[[str], str]":
     return spelled
 
 
-def _extend_musl_path(
-    rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str
-) -> None:
+def _extend_musl_path(rootfs: "Root", libraries: "tuple[CachedLibrary, ...]", machine: str) -> None:
     """musl ignores ld.so.cache: its directories stand in /etc/ld-musl-<machine>.path."""
     if not rootfs.has(f"/lib/ld-musl-{machine}.so.1"):
         return

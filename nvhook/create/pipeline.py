@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.core.compat import CompatDirectory
     from nvhook.core.inventory import Device, Inventory
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root_view import RootView
 
 
 class Outcome(Record):
@@ -111,7 +111,7 @@ def machine() -> str:
     return posix.uname().machine
 
 
-def layout_of(rootfs: "Rootfs", cuda_compat: bool = True) -> ContainerLayout:
+def layout_of(rootfs: "RootView", cuda_compat: bool = True) -> ContainerLayout:
     """Look where a container keeps its libraries, and for CUDA's compatibility libraries in it."""
     layout = container_layout(
         machine(), debian=rootfs.has("/etc/debian_version"), has_lib32=rootfs.has("/usr/lib32")
@@ -119,7 +119,7 @@ def layout_of(rootfs: "Rootfs", cuda_compat: bool = True) -> ContainerLayout:
     return layout.replace(compat=compat_of(rootfs) if cuda_compat else None)
 
 
-def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
+def compat_of(rootfs: "RootView") -> "CompatDirectory | None":
     """Return the compatibility libraries of a container; they are read, and nothing else."""
     if not rootfs.has(COMPAT_DIRECTORY):
         return None

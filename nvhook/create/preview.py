@@ -6,7 +6,7 @@ from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.create.pipeline import layout_of, plan_for, read_container
 from nvhook.errors import FormatError, RequestError
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.root_view import RootView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
         raise FormatError(
             f"the bundle's root {root_path} can't be opened: {error.strerror}"
         ) from error
-    rootfs = Rootfs(fd)
+    rootfs = RootView(fd)
     try:
         return layout_of(rootfs, cuda_compat)
     finally:

@@ -14,7 +14,7 @@ from nvhook.host.driver_texts import read_text
 from nvhook.host.gpus import find_gpus
 from nvhook.kernel import cgroup, mountinfo
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.root_view import RootView
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ class Running:
             self.process.read("mountinfo", mountinfo.MAX_BYTES)
         )
         self.declared = declared or self._declared()
-        self.rootfs = Rootfs(self.process.open_directory("/"))
+        self.rootfs = RootView(self.process.open_directory("/"))
         self.cgroup: DeviceCgroup | None = None
         self.cgroup_trouble = ""
         try:

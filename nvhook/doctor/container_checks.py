@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nvhook.create.pipeline import Outcome
     from nvhook.doctor.container import Asked, Running
     from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root_view import RootView
 
 NOTHING = "the container has and asks for no GPU"
 RESTART = "start the container again, with nvhook's hook or nvhook-runtime"
@@ -172,7 +172,7 @@ def _rules(outcome: "Outcome") -> "list[DeviceRule]":
     return [("c", node.major, node.minor, "rw") for node in _nodes(outcome)]
 
 
-def _problem(rootfs: "Rootfs", node: DeviceNode) -> str | None:
+def _problem(rootfs: "RootView", node: DeviceNode) -> str | None:
     """Return what is wrong with a container's node, None for nothing."""
     fd = rootfs.existing(node.container_path)
     if fd is None:

@@ -2,7 +2,7 @@
 
 import os
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
 from nvhook.core.catalog import PROC_DRIVER, REQUIRED_LIBRARIES
 from nvhook.core.edits import LdCacheUpdate
 from nvhook.core.layout import COMPAT_DIRECTORY
@@ -90,7 +90,7 @@ def params_mask(running: "Running", config: "Config") -> Check:
     if fd is None:
         return not_applicable(name, f"the container has no {PARAMS}")
     try:
-        is_hosts = call("filesystem_magic", fd) == PROC_MAGIC
+        is_hosts = call(lib.nvh_filesystem_magic, fd) == PROC_MAGIC
     except SyscallError as error:
         return not_checked(name, str(error))
     finally:

@@ -5,12 +5,12 @@ those it runs this, waits, and then becomes the real runtime: same arguments, en
 Here only the bundle's config.json is edited, in one step; on failure it is as it was.
 """
 
-import _stat as stat
 import posix
 import sys
 import time
 
 from nvhook import config as configuration
+from nvhook._native import call, lib
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
@@ -20,7 +20,6 @@ from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
 from nvhook.formats.oci_edit import Additions, add
-from nvhook.kernel.replace import replace_file
 from nvhook.log import Log
 
 TYPE_CHECKING = False
@@ -139,8 +138,8 @@ def _replace(path: str, data: bytes) -> None:
         status = posix.stat(path)
         parent = posix.open(directory or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
-            owner = status.st_uid, status.st_gid
-            replace_file(parent, name, data, stat.S_IMODE(status.st_mode), owner)
+            owner = status.st_mode, status.st_uid, status.st_gid
+            call(lib.nvh_replace_file, parent, name.encode(), data, len(data), *owner)
         finally:
             posix.close(parent)
     except OSError as error:

@@ -10,7 +10,7 @@ the runtime and everything else in it.
 import posix
 from errno import EINVAL
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.kernel import mountinfo
 from nvhook.kernel.descriptors import content
@@ -319,7 +319,7 @@ def _open_upwards(
 def has_programs(directory: int, query: int = 0) -> bool:
     """Tell whether device programs are attached to the directory itself (or decide about it)."""
     try:
-        return call("bpf_query", directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
+        return call(lib.nvh_bpf_query, directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
     except SyscallError as error:
         return error.errno != EINVAL  # EINVAL: a kernel without device programs
 

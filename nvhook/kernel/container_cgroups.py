@@ -8,7 +8,7 @@ new ones copy from the directory above.
 import os
 import posix
 
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel import cgroup, mountinfo
 
@@ -123,13 +123,13 @@ def _seen_inside(init: "Process") -> tuple[str, str]:
     there = init.open("ns/cgroup", posix.O_RDONLY)
     home = posix.open("/proc/self/ns/cgroup", posix.O_RDONLY | posix.O_CLOEXEC)
     try:
-        call("setns", there, CLONE_NEWCGROUP)
+        call(lib.nvh_setns, there, CLONE_NEWCGROUP)
         try:
             return _of(init)
         except ContainerError:  # it has moved out of its namespace's root
             return "", ""
         finally:
-            call("setns", home, CLONE_NEWCGROUP)
+            call(lib.nvh_setns, home, CLONE_NEWCGROUP)
     finally:
         posix.close(there)
         posix.close(home)

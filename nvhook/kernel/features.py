@@ -3,10 +3,10 @@
 import posix
 from errno import EBADF, EINVAL
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.kernel import bpf, programs
 from nvhook.kernel.mounts import clone
-from nvhook.kernel.root_view import RESOLVE_IN_ROOT
+from nvhook.kernel.process import RESOLVE_IN_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def missing(cgroup2: str | None) -> dict[str, str]:
     tries: dict[str, Callable[[], int]] = {
         "openat2 (Linux 5.6)": _openat2,
         "open_tree and mount_setattr (Linux 5.12)": _mount_setattr,
-        "pidfd_open (Linux 5.3)": lambda: call("pidfd_open", posix.getpid()),
+        "pidfd_open (Linux 5.3)": lambda: call(lib.nvh_pidfd_open, posix.getpid()),
     }
     if cgroup2 is not None:
         tries["replacing device programs (Linux 5.6)"] = lambda: _bpf_replace(cgroup2)
@@ -63,7 +63,7 @@ def _openat2() -> int:
     flags = posix.O_PATH | posix.O_DIRECTORY
     root = posix.open("/", flags | posix.O_CLOEXEC)
     try:
-        return call("openat2", root, b".", flags, 0, RESOLVE_IN_ROOT)
+        return call(lib.nvh_openat2, root, b".", flags, 0, RESOLVE_IN_ROOT)
     finally:
         posix.close(root)
 
@@ -78,9 +78,9 @@ def _bpf_replace(cgroup2: str) -> int:
     directory = posix.open(cgroup2, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     program = -1
     try:
-        program = call("bpf_prog_load", _ALLOW_ALL, 2, b"", ffi.NULL, 0)
+        program = call(lib.nvh_bpf_prog_load, _ALLOW_ALL, 2, b"", ffi.NULL, 0)
         flags = programs.ALLOW_MULTI | programs.REPLACE
-        call("bpf_prog_attach", directory, program, flags, NO_SUCH_FD)
+        call(lib.nvh_bpf_prog_attach, directory, program, flags, NO_SUCH_FD)
     except SyscallError as error:
         if error.errno != EBADF:
             raise

@@ -4,7 +4,7 @@ import os
 import posix
 import select
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel.process import Process
 
@@ -29,7 +29,7 @@ class PinnedProcess(Process):
         if not 0 < pid <= MAX_PID:
             raise ContainerError(f"{pid} is not the number of a process", "give a pid of the host")
         try:
-            self.pidfd = call("pidfd_open", pid)
+            self.pidfd = call(lib.nvh_pidfd_open, pid)
         except SyscallError as error:
             raise ContainerError(
                 f"process {pid} can't be opened: {error.strerror}",

@@ -7,7 +7,7 @@ the moment in between.
 import posix
 from errno import EACCES, EINVAL, ENOENT, ENOSPC, EPERM
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.errors import ContainerError, NvhookError, UnsupportedError
 from nvhook.kernel import bpf
 from nvhook.kernel.device_rules import MAX_MINOR, canonical
@@ -37,7 +37,7 @@ def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
     ids = ffi.new("uint32_t[]", MAX_PROGRAMS)
     flags = ffi.new("uint32_t *")
     try:
-        count = call("bpf_query", cgroup, query, ids, MAX_PROGRAMS, flags)
+        count = call(lib.nvh_bpf_query, cgroup, query, ids, MAX_PROGRAMS, flags)
     except SyscallError as error:
         if error.errno == EINVAL:  # a kernel without device programs
             return (), 0
@@ -168,10 +168,10 @@ class Patch:
         """Replace the old program; return what was done, or nothing if the old one is not there."""
         try:
             if flags & ALLOW_MULTI:
-                call("bpf_prog_attach", cgroup, self.new, ALLOW_MULTI | REPLACE, self.old)
+                call(lib.nvh_bpf_prog_attach, cgroup, self.new, ALLOW_MULTI | REPLACE, self.old)
             else:  # one program only, and attaching replaces it
-                call("bpf_prog_attach", cgroup, self.new, flags, -1)
-            return f"program {self.id} -> {call('bpf_prog_id', self.new)}"
+                call(lib.nvh_bpf_prog_attach, cgroup, self.new, flags, -1)
+            return f"program {self.id} -> {call(lib.nvh_bpf_prog_id, self.new)}"
         except SyscallError as error:
             if error.errno != ENOENT:
                 raise failed("replace a device program", error) from error
@@ -216,7 +216,7 @@ def open_program(number: int) -> int:
     Raises: ProgramGoneError, NvhookError.
     """
     try:
-        return call("bpf_prog_fd", number)
+        return call(lib.nvh_bpf_prog_fd, number)
     except SyscallError as error:
         if error.errno == ENOENT:
             raise ProgramGoneError(f"device program {number} has gone") from error
@@ -229,11 +229,11 @@ def instructions(program: int) -> bytes:
     Raises: UnsupportedError if the kernel hides it or its constants.
     """
     try:
-        size = call("bpf_prog_xlated", program, ffi.NULL, 0)
+        size = call(lib.nvh_bpf_prog_xlated, program, ffi.NULL, 0)
         if size > MAX_BYTES:
             raise UnsupportedError(f"a device program of {size} bytes is too large")
         buffer = ffi.new("char[]", size)
-        call("bpf_prog_xlated", program, buffer, size)
+        call(lib.nvh_bpf_prog_xlated, program, buffer, size)
     except SyscallError as error:
         if error.errno == EACCES:
             raise UnsupportedError("the kernel hides device programs", HARDENED) from error
@@ -248,7 +248,7 @@ def name_of(program: int) -> bytes:
     """Return the name the program was loaded with, often empty."""
     buffer = ffi.new("char[16]")
     try:
-        call("bpf_prog_name", program, buffer)
+        call(lib.nvh_bpf_prog_name, program, buffer)
     except SyscallError as error:
         raise failed("read a device program's name", error) from error
     name: bytes = ffi.string(buffer)
@@ -262,7 +262,7 @@ def load(insns: bytes, name: bytes) -> int:
     """
     count = len(insns) // bpf.INSN
     try:
-        program = call("bpf_prog_load", insns, count, name, ffi.NULL, 0)
+        program = call(lib.nvh_bpf_prog_load, insns, count, name, ffi.NULL, 0)
     except SyscallError as error:
         log = ffi.new("char[]", LOG_BYTES)
         _load_with_log(insns, count, name, log)
@@ -306,7 +306,7 @@ def check(
 
 def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
     try:
-        posix.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
+        posix.close(call(lib.nvh_bpf_prog_load, insns, count, name, log, LOG_BYTES))
     except SyscallError:
         return  # as before; what is wanted is the log
 

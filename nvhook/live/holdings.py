@@ -11,7 +11,7 @@ from nvhook.errors import NvhookError, UnsupportedError
 from nvhook.kernel import cgroup, mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import PinnedProcess, namespace, processes, start_time_of
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.root_view import RootView
 from nvhook.record import Record
 
 TYPE_CHECKING = False
@@ -97,7 +97,7 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
         posix.close(fd)  # a service with mounts of its own
         return Running(process.pid, "", ())
     major = inventory.majors.get("nvidia", 0)
-    rootfs = Rootfs(fd)  # it is only looked at: a sandbox without a root of its own is no problem
+    rootfs = RootView(fd)  # it is only looked at: a sandbox without a root of its own is no problem
     try:
         access = DeviceAccess(process, process, table)
         try:
@@ -120,7 +120,7 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
     )
 
 
-def _has_node(rootfs: Rootfs, major: int, minor: int) -> bool:
+def _has_node(rootfs: RootView, major: int, minor: int) -> bool:
     fd = rootfs.existing(f"/dev/nvidia{minor}")
     if fd is None:
         return False
