@@ -1,5 +1,7 @@
 """The C core as Python functions: the one place that turns -errno into an exception."""
 
+from __future__ import annotations
+
 import posix
 
 from nvhook._native._syscalls import ffi, lib
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_functions: "dict[str, Callable[..., int]]" = {}
+_functions: dict[str, Callable[..., int]] = {}
 
 
 class SyscallError(OSError):
@@ -23,7 +25,7 @@ class SyscallError(OSError):
         return f"{self.syscall}: {self.strerror}"
 
 
-def call(name: str, *arguments: "Any") -> int:
+def call(name: str, *arguments: Any) -> int:
     """Call ``nvh_<name>`` and return its value.
 
     Raises: SyscallError for a negative result.

@@ -1,5 +1,7 @@
 """The command line for people."""
 
+from __future__ import annotations
+
 import os
 import sys
 from importlib import import_module
@@ -69,12 +71,12 @@ class Root(click.Group):
 
     def main(
         self,
-        args: "Sequence[str] | None" = None,
+        args: Sequence[str] | None = None,
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        **extra: "Any",
-    ) -> "Any":
+        **extra: Any,
+    ) -> Any:
         """Run a command; errors become one line, and the exit status 1 or, for usage, 2."""
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -103,7 +105,7 @@ def main() -> None:
     """Give containers NVIDIA GPUs."""
 
 
-def run() -> "NoReturn":
+def run() -> NoReturn:
     """Run the command line of this process."""
     if not _debug():
         sys.excepthook = _report_bug
@@ -114,12 +116,12 @@ def _debug() -> bool:
     return os.environ.get("NVHOOK_DEBUG") == "1"
 
 
-def _fail(line: str, status: int) -> "NoReturn":
+def _fail(line: str, status: int) -> NoReturn:
     click.echo(f"nvhook: {one_line(line)}", err=True)
     sys.exit(status)
 
 
-def _fail_usage(error: click.UsageError) -> "NoReturn":
+def _fail_usage(error: click.UsageError) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and newer: the message is the help
         error.show()
         sys.exit(error.exit_code)

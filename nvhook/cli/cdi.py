@@ -1,5 +1,7 @@
 """nvhook cdi generate, list, validate."""
 
+from __future__ import annotations
+
 import os
 
 import click
@@ -199,7 +201,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _findings(findings: "Iterable[Finding]") -> list[dict[str, str]]:
+def _findings(findings: Iterable[Finding]) -> list[dict[str, str]]:
     return [{"file": f.file, "path": f.path, "reason": f.reason} for f in findings]
 
 

@@ -6,6 +6,7 @@ from nvhook import config, config_file
 from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.engines import nvidia_config
 from nvhook.errors import ConfigError
+from nvhook.record import replace
 
 
 @click.group("config")
@@ -27,7 +28,7 @@ def show(as_json: bool) -> None:
     """
     path = config_path()
     explicit = config.explicit_values(path)
-    values = config.Config(**explicit)
+    values = replace(config.DEFAULTS, **explicit)
     rows = {
         setting.key: (
             getattr(values, setting.attribute),

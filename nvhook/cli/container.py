@@ -1,7 +1,9 @@
 """Which running container a command is about: a process, or an engine's name for it."""
 
+from __future__ import annotations
+
 import shutil
-import subprocess  # noqa: TID253 - asks the engines
+import subprocess
 from collections.abc import Callable
 
 import click
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = 30
 
 
-def container_options(function: "F") -> "F":
+def container_options(function: F) -> F:
     """Add --pid, --docker, --podman and --containerd."""
     for option in (
         click.option("--containerd", metavar="NS/ID", help="A container of containerd."),

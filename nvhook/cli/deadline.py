@@ -1,5 +1,7 @@
 """Commands for a container that end, whatever it does: in a child, which is given up if need be."""
 
+from __future__ import annotations
+
 import gc
 import os
 import signal
@@ -21,7 +23,7 @@ SECONDS = 60.0
 _TO_RECOVER = 5.0
 
 
-def timeout_option(function: "F") -> "F":
+def timeout_option(function: F) -> F:
     """Add --timeout."""
     option = click.option(
         "--timeout",

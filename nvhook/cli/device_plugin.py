@@ -1,5 +1,7 @@
 """nvhook device-plugin."""
 
+from __future__ import annotations
+
 import os
 from importlib import import_module
 
@@ -26,10 +28,10 @@ _FILE = (
 )
 
 
-def plugin_options(*options: Option) -> "Callable[[F], F]":
+def plugin_options(*options: Option) -> Callable[[F], F]:
     """Add options, --config-file, --config-name and --config; given() has what is given."""
 
-    def add(function: "F") -> "F":
+    def add(function: F) -> F:
         function = config_option(function)
         for name, metavar, text in reversed(_FILE):
             function = _text_option(name, metavar, text)(function)
@@ -52,7 +54,7 @@ def given() -> Given:
     )
 
 
-def _text_option(name: str, metavar: str, text: str) -> "Callable[[F], F]":
+def _text_option(name: str, metavar: str, text: str) -> Callable[[F], F]:
     def remember(ctx: click.Context, _param: click.Parameter, value: str) -> None:
         ctx.meta[f"{_META_KEY}.{name}"] = value
 
@@ -69,7 +71,7 @@ def _text_option(name: str, metavar: str, text: str) -> "Callable[[F], F]":
     )
 
 
-def _add(option: Option) -> "Callable[[F], F]":
+def _add(option: Option) -> Callable[[F], F]:
     name = option.flags[0]
 
     def remember(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -111,7 +113,7 @@ def command() -> None:
     config = load_config()
     said = given()
 
-    def settings_source() -> "tuple[Settings, tuple[str, ...]]":
+    def settings_source() -> tuple[Settings, tuple[str, ...]]:
         return read(said, os.environ)
 
     settings_source()

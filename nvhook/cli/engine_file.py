@@ -1,5 +1,7 @@
 """Read, compare and replace an engine's configuration file."""
 
+from __future__ import annotations
+
 import difflib
 import os
 import re
@@ -71,7 +73,7 @@ def diff(before: str | None, after: str | None, file: str) -> list[str]:
     ]
 
 
-def read_others(files: "Iterable[str]", own: str) -> tuple[list[tuple[str, str]], list[str]]:
+def read_others(files: Iterable[str], own: str) -> tuple[list[tuple[str, str]], list[str]]:
     """Return what is in other files that can be read, and a warning for each that can't."""
     texts: list[tuple[str, str]] = []
     unread: list[str] = []

@@ -1,5 +1,7 @@
 """Options that every command takes."""
 
+from __future__ import annotations
+
 import click
 
 from nvhook import config
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 _META_KEY = "nvhook.config_path"
 
 
-def config_option(function: "F") -> "F":
+def config_option(function: F) -> F:
     """Add --config FILE; the last one on the command line counts."""
     return click.option(
         "--config",
@@ -26,7 +28,7 @@ def config_option(function: "F") -> "F":
     )(function)
 
 
-def json_option(function: "F") -> "F":
+def json_option(function: F) -> F:
     """Add --json, passed as as_json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
 

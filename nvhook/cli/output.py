@@ -1,5 +1,7 @@
 """What commands print: JSON for programs, tables for people."""
 
+from __future__ import annotations
+
 import sys
 
 import click
@@ -43,7 +45,7 @@ def print_tables(*items: Table | str) -> None:
             console.print(item)
 
 
-def device_document(device: "Device") -> dict[str, object]:
+def device_document(device: Device) -> dict[str, object]:
     """Return a GPU or MIG device as commands print it."""
     if isinstance(device, MigDevice):
         own: dict[str, object] = {"kind": "mig", "index": device.name}

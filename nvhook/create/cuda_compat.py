@@ -3,6 +3,8 @@
 They are the image's files. All that comes of them are names in that container's own loader cache.
 """
 
+from __future__ import annotations
+
 import posix
 
 from nvhook.core.compat import CompatDirectory
@@ -20,7 +22,7 @@ MAX_NAMES = 1000
 _LIBCUDA = "libcuda.so."
 
 
-def find(rootfs: "Rootfs") -> CompatDirectory | None:
+def find(rootfs: Rootfs) -> CompatDirectory | None:
     """Return a container's compatibility libraries; None without, with two, or with broken ones.
 
     What is wrong with them is the image's matter: the host's own libcuda works all the same.
@@ -44,7 +46,7 @@ def find(rootfs: "Rootfs") -> CompatDirectory | None:
     return CompatDirectory(versions[0], tuple(libraries), note.drivers, note.cuda)
 
 
-def _library(rootfs: "Rootfs", name: str) -> CachedLibrary | None:
+def _library(rootfs: Rootfs, name: str) -> CachedLibrary | None:
     """Return the entry of a name that the loader looks for: a soname, and libcuda.so."""
     if not name.startswith("lib") or ".so" not in name:
         return None
@@ -61,7 +63,7 @@ def _library(rootfs: "Rootfs", name: str) -> CachedLibrary | None:
     return CachedLibrary(name, f"{DIRECTORY}/{name}", flags)
 
 
-def _note(rootfs: "Rootfs", name: str) -> cuda_note.CudaNote | None:
+def _note(rootfs: Rootfs, name: str) -> cuda_note.CudaNote | None:
     fd = rootfs.open_file(f"{DIRECTORY}/{name}")
     if fd is None:
         return None

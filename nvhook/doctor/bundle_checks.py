@@ -1,5 +1,7 @@
 """A bundle's config.json: does anything in it give the container GPUs?"""
 
+from __future__ import annotations
+
 import os
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, ok, warning
@@ -15,7 +17,7 @@ GOOD_STAGES = ("prestart", "createRuntime")
 LATE_STAGES = ("createContainer", "startContainer", "poststart")
 
 
-def injection(document: dict[str, object], asked: "Asked") -> Check:
+def injection(document: dict[str, object], asked: Asked) -> Check:
     """Check the GPU hooks, or the devices that a runtime or CDI has put in, of a config.json."""
     name = "bundle-hook"
     if asked.outcome is None and asked.refusal is None:
@@ -47,7 +49,7 @@ def injection(document: dict[str, object], asked: "Asked") -> Check:
     return ok(name, listed([*[path for path, _ in hooks], *devices]))
 
 
-def _hooks(document: dict[str, object], stage: str) -> "Iterable[tuple[str, bool]]":
+def _hooks(document: dict[str, object], stage: str) -> Iterable[tuple[str, bool]]:
     """Yield the path of each GPU hook of a stage, and whether it has an environment."""
     hooks = document.get("hooks")
     entries = hooks.get(stage) if isinstance(hooks, dict) else None

@@ -1,5 +1,7 @@
 """The driver: loaded, of which kind and age, its libraries and its services."""
 
+from __future__ import annotations
+
 import os
 
 from nvhook.core.catalog import REQUIRED_LIBRARIES, SOCKETS
@@ -22,7 +24,7 @@ RELOAD = "reboot, or stop what uses GPUs and: rmmod nvidia_uvm nvidia_drm nvidia
 LD_SO_CACHE = "/etc/ld.so.cache"
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check the driver."""
     return (
         driver_loaded(facts),
@@ -34,7 +36,7 @@ def checks(facts: "HostFacts") -> tuple[Check, ...]:
     )
 
 
-def driver_loaded(facts: "HostFacts") -> Check:
+def driver_loaded(facts: HostFacts) -> Check:
     """Tell which driver is loaded, and of which kind its modules are."""
     if facts.version:
         open_modules = "Open Kernel Module" in facts.version_text
@@ -55,7 +57,7 @@ def driver_loaded(facts: "HostFacts") -> Check:
     )
 
 
-def driver_age(facts: "HostFacts") -> Check:
+def driver_age(facts: HostFacts) -> Check:
     """Tell whether the driver is old enough to be a problem."""
     if not facts.version:
         return not_checked("driver-age", NO_DRIVER)
@@ -78,7 +80,7 @@ def driver_age(facts: "HostFacts") -> Check:
     return ok("driver-age", f"{facts.version} runs CUDA 12 images")
 
 
-def gpus(facts: "HostFacts") -> Check:
+def gpus(facts: HostFacts) -> Check:
     """Tell whether the driver has all GPUs."""
     if not facts.version:
         return not_checked("gpus", NO_DRIVER)
@@ -113,7 +115,7 @@ def gpus(facts: "HostFacts") -> Check:
     return ok("gpus", f"{len(used)} ({models}){excluded}")
 
 
-def driver_libraries(facts: "HostFacts") -> Check:
+def driver_libraries(facts: HostFacts) -> Check:
     """Tell whether the libraries are of the version of the kernel module."""
     name = "driver-libraries"
     if not facts.version:
@@ -142,7 +144,7 @@ def driver_libraries(facts: "HostFacts") -> Check:
     return ok(name, f"{len(found)} of version {facts.version} below {root}")
 
 
-def loader_cache(facts: "HostFacts") -> Check:
+def loader_cache(facts: HostFacts) -> Check:
     """Tell whether the host's own programs find libcuda."""
     name = "loader-cache"
     root = facts.config.driver_root
@@ -164,7 +166,7 @@ def loader_cache(facts: "HostFacts") -> Check:
     return ok(name, f"libcuda.so.1 is {listed(dict.fromkeys(paths))}")
 
 
-def persistence_daemon(facts: "HostFacts") -> Check:
+def persistence_daemon(facts: HostFacts) -> Check:
     """Tell whether GPUs stay initialised between two programs."""
     name = "persistence-daemon"
     if not facts.version:

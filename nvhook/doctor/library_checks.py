@@ -1,5 +1,7 @@
 """What a container has of the driver's files: libraries, their version, /proc/driver/nvidia."""
 
+from __future__ import annotations
+
 import os
 
 from nvhook._native import SyscallError, call
@@ -26,7 +28,7 @@ PROC_MAGIC = 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
 _MUSL_LIMIT = 1 << 16
 
 
-def libraries(running: "Running", outcome: "Outcome", machine: str) -> Check:
+def libraries(running: Running, outcome: Outcome, machine: str) -> Check:
     """Tell whether the container's loader finds the driver: by its own cache, not by running it."""
     name = "container-libraries"
     wanted = _required(outcome)
@@ -54,7 +56,7 @@ def libraries(running: "Running", outcome: "Outcome", machine: str) -> Check:
     return ok(name, listed(f"{key} = {path}" for key, path in found.items()))
 
 
-def driver_version(running: "Running", outcome: "Outcome", version: str, machine: str) -> Check:
+def driver_version(running: Running, outcome: Outcome, version: str, machine: str) -> Check:
     """Compare the versions in the names of the container's driver libraries with the module's."""
     name = "container-driver-version"
     if not version:
@@ -83,7 +85,7 @@ def driver_version(running: "Running", outcome: "Outcome", version: str, machine
     return ok(name, f"{listed(sorted(set(known.values())))}, as the kernel module")
 
 
-def params_mask(running: "Running", config: "Config") -> Check:
+def params_mask(running: Running, config: Config) -> Check:
     """Tell whether programs in the container are told to make device nodes by themselves."""
     name = "container-params"
     fd = running.rootfs.existing(PARAMS)
@@ -113,7 +115,7 @@ def params_mask(running: "Running", config: "Config") -> Check:
     )
 
 
-def _required(outcome: "Outcome") -> "list[CachedLibrary]":
+def _required(outcome: Outcome) -> list[CachedLibrary]:
     """Return the loader's entries that the container can't do without, 64-bit ones."""
     prefixes = tuple(
         f"{name}."
@@ -129,13 +131,11 @@ def _required(outcome: "Outcome") -> "list[CachedLibrary]":
     return [first[name] for name in sorted(first)]
 
 
-def _is_compat(library: "CachedLibrary") -> bool:
+def _is_compat(library: CachedLibrary) -> bool:
     return library.container_path.startswith(f"{COMPAT_DIRECTORY}/")
 
 
-def _lookup(
-    running: "Running", wanted: "list[CachedLibrary]", machine: str
-) -> dict[str, str | None]:
+def _lookup(running: Running, wanted: list[CachedLibrary], machine: str) -> dict[str, str | None]:
     """Return where the container's loader finds each library.
 
     Raises: ContainerError, FormatError.
@@ -161,7 +161,7 @@ def _lookup(
     return found
 
 
-def _mounted(running: "Running") -> list[str]:
+def _mounted(running: Running) -> list[str]:
     """Return where driver libraries with the required names are mounted."""
     names = tuple({f"/{name}." for each in REQUIRED_LIBRARIES.values() for name in each})
     return [
@@ -169,12 +169,12 @@ def _mounted(running: "Running") -> list[str]:
     ]
 
 
-def _of(path: str, libraries: "list[CachedLibrary]") -> bool:
+def _of(path: str, libraries: list[CachedLibrary]) -> bool:
     stem = path.rpartition("/")[2].partition(".so")[0]
     return any(library.name.partition(".so")[0] == stem for library in libraries)
 
 
-def _real(running: "Running", path: str | None) -> str | None:
+def _real(running: Running, path: str | None) -> str | None:
     """Return a path of the container without links, None if there is nothing."""
     fd = None if path is None else running.rootfs.existing(path)
     if fd is None:

@@ -1,5 +1,7 @@
 """WSL 2 and Jetsons: in the place of the checks of NVIDIA's Linux driver and its nodes."""
 
+from __future__ import annotations
+
 from nvhook.core.catalog import DEFAULT_CAPABILITIES
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import driver_plan
@@ -26,7 +28,7 @@ _NOT_HERE = (
 )
 
 
-def checks(config: "Config") -> tuple[Check, ...] | None:
+def checks(config: Config) -> tuple[Check, ...] | None:
     """Check such a machine; None where NVIDIA's driver has the GPUs, or nothing has."""
     platform = platforms.name_of(config.driver_root, config.dev_root, config.sys_root)
     if not platform or list_gpu_directories(config.proc_root):
@@ -47,7 +49,7 @@ def checks(config: "Config") -> tuple[Check, ...] | None:
     )
 
 
-def _libraries(found: "Inventory") -> Check:
+def _libraries(found: Inventory) -> Check:
     name = "driver-libraries"
     try:
         driver_plan(DEFAULT_CAPABILITIES, found, ContainerLayout())
@@ -56,7 +58,7 @@ def _libraries(found: "Inventory") -> Check:
     return ok(name, f"{len(found.libraries)} libraries, {len(found.files)} other files")
 
 
-def _nodes(found: "Inventory") -> Check:
+def _nodes(found: Inventory) -> Check:
     if not found.nodes:
         what = "the device nodes that the lists name"
         return failed("gpu-nodes", "no device node is there", what, "dmesg | grep -i nvgpu")

@@ -1,5 +1,7 @@
 """The kernel and its security modules, as far as GPUs in containers need them."""
 
+from __future__ import annotations
+
 import os
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
@@ -18,7 +20,7 @@ _MODES = {
 }
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check the machine below the driver."""
     try:
         mounts = mountinfo.read(containing=b" - cgroup")
@@ -64,7 +66,7 @@ def kernel_features(cgroup2: str | None) -> Check:
     )
 
 
-def jit_hardening(facts: "HostFacts", mode: str) -> Check:
+def jit_hardening(facts: HostFacts, mode: str) -> Check:
     """Tell whether the kernel hides the constants of device programs."""
     name = "bpf-jit-harden"
     if mode == features.V1:
@@ -83,7 +85,7 @@ def jit_hardening(facts: "HostFacts", mode: str) -> Check:
     )
 
 
-def selinux(facts: "HostFacts") -> Check:
+def selinux(facts: HostFacts) -> Check:
     """Tell whether SELinux keeps containers from device nodes."""
     enforce = read_text(facts.path("/sys/fs/selinux/enforce"), 16)
     if enforce is None:
@@ -101,7 +103,7 @@ def selinux(facts: "HostFacts") -> Check:
     )
 
 
-def apparmor(facts: "HostFacts") -> Check:
+def apparmor(facts: HostFacts) -> Check:
     """Tell whether AppArmor is there; the engines' own profiles do not restrict GPU nodes."""
     enabled = read_text(facts.path("/sys/module/apparmor/parameters/enabled"), 16) or ""
     if not enabled.startswith("Y"):

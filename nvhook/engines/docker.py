@@ -6,6 +6,8 @@ dockerd reads "path" and the like of an entry and passes over the rest (20.10 to
 A null that was there before could not be told from that, and is refused.
 """
 
+from __future__ import annotations
+
 from nvhook.engines import json_edit
 from nvhook.engines.registration import Registration
 from nvhook.errors import ConfigError
@@ -140,7 +142,7 @@ def _kept(text: str, file: str) -> tuple[str, dict[str, str]] | None:
     return None
 
 
-def _put(body: str, before: dict[str, str], keys: "Keys", tree: "Tree") -> str:
+def _put(body: str, before: dict[str, str], keys: Keys, tree: Tree) -> str:
     """Set a member of an object that is there."""
     found = json_edit.members(body, keys[:-1])
     if found == []:  # only the root: other objects are rendered whole
@@ -181,11 +183,11 @@ def _take_back(
     return body if json_edit.members(body, keys[:1]) else _restore(body, keys[:1], before[names[0]])
 
 
-def _restore(body: str, keys: "Keys", old: str) -> str:
+def _restore(body: str, keys: Keys, old: str) -> str:
     return json_edit.remove(body, keys) if old == _ABSENT else json_edit.replace(body, keys, old)
 
 
-def _value(body: str, keys: "Keys") -> str | None:
+def _value(body: str, keys: Keys) -> str | None:
     return json_edit.raw(body, keys) if body.strip() else None
 
 

@@ -1,5 +1,7 @@
 """podman: a hook file that CRI-O reads as well, or a runtime in containers.conf.d."""
 
+from __future__ import annotations
+
 from nvhook.engines import json_edit, toml_edit
 from nvhook.engines.registration import Registration
 from nvhook.errors import ConfigError
@@ -64,7 +66,7 @@ def unregister_hook(text: str, file: str) -> None:
         )
 
 
-def hook_conflicts(others: "Sequence[tuple[str, str]]") -> list[str]:
+def hook_conflicts(others: Sequence[tuple[str, str]]) -> list[str]:
     """Return which other hook files, (name, text), would inject GPUs a second time."""
     found = []
     for other, text in others:

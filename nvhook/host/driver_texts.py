@@ -1,11 +1,17 @@
 """The driver's small text files below /proc and /sys: read anew at every start."""
 
+from __future__ import annotations
+
 import posix
 
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
 from nvhook.formats.proc_driver import is_driver_version, nvidia_majors, parse_version
 from nvhook.kernel.descriptors import content
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The largest text here is /proc/devices of a big machine, a few KiB.
 MAX_TEXT = 256 * 1024
@@ -74,7 +80,7 @@ def list_gpu_directories(proc_root: str) -> list[str]:
         return []
 
 
-def has_mig_gpus(majors: dict[str, int], proc_root: str) -> bool:
+def has_mig_gpus(majors: Mapping[str, int], proc_root: str) -> bool:
     """Return whether the driver shows a GPU among its capabilities: one that can be partitioned.
 
     One look into a directory, and none with a driver that knows no capabilities.

@@ -5,12 +5,15 @@ programs from the process up to there must agree; in v1 each directory has a lis
 new ones copy from the directory above.
 """
 
+from __future__ import annotations
+
 import os
 import posix
 
 from nvhook._native import call
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel import cgroup, mountinfo
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +23,13 @@ CLONE_NEWCGROUP = 0x02000000
 _MAX_BELOW = 4096  # cgroup directories of one container
 
 
+@record
 class Directory:
     """An open cgroup directory: ``path`` as /proc/PID/cgroup names it, ``version`` 1 or 2."""
 
-    __slots__ = ("fd", "path", "version")
-
-    def __init__(self, version: int, path: str, fd: int) -> None:
-        self.version = version
-        self.path = path
-        self.fd = fd
+    version: int
+    path: str
+    fd: int
 
 
 class ContainerCgroups:
@@ -36,9 +37,7 @@ class ContainerCgroups:
 
     __slots__ = ("_mounts", "_ours", "directories")
 
-    def __init__(
-        self, process: "Process", init: "Process", host_mounts: bytes | None = None
-    ) -> None:
+    def __init__(self, process: Process, init: Process, host_mounts: bytes | None = None) -> None:
         """Open them; init is the container's first process.
 
         Raises: ContainerError; HostError; FormatError.
@@ -104,7 +103,7 @@ class ContainerCgroups:
         self.directories.clear()
 
 
-def _of(process: "Process") -> tuple[str, str]:
+def _of(process: Process) -> tuple[str, str]:
     return cgroup.memberships("/proc/self/fd", process.proc_fd)
 
 
@@ -116,7 +115,7 @@ def _named(version: int, path: str, chain: tuple[int, ...]) -> list[Directory]:
     return found
 
 
-def _seen_inside(init: "Process") -> tuple[str, str]:
+def _seen_inside(init: Process) -> tuple[str, str]:
     """Return where init's own cgroup namespace sees it: ("", "") if it has none of its own."""
     if init.shares_namespace("cgroup"):
         return "", ""

@@ -4,6 +4,8 @@ The libraries for it take 20 ms and more to import, for each container of a host
 Source: D-Bus specification 0.43 (message protocol, authentication).
 """
 
+from __future__ import annotations
+
 from _socket import (
     AF_UNIX,
     SO_RCVTIMEO,
@@ -101,7 +103,7 @@ class Connection:
         """End the connection."""
         self._socket.close()
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:

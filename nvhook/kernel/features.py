@@ -1,5 +1,7 @@
 """What this kernel can do, found out by trying it without leaving a trace."""
 
+from __future__ import annotations
+
 import posix
 from errno import EBADF, EINVAL
 
@@ -20,7 +22,7 @@ NO_SUCH_FD = (1 << 31) - 1  # beyond what any process may have open
 _ALLOW_ALL = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + bytes((bpf.EXIT,)) + bytes(7)
 
 
-def cgroup_mode(mounts: "Iterable[MountInfo]") -> str:
+def cgroup_mode(mounts: Iterable[MountInfo]) -> str:
     """Return which cgroup hierarchies decide about devices: v1, v2, hybrid (both), or nothing."""
     kinds = set()
     for mount in mounts:
@@ -48,7 +50,7 @@ def missing(cgroup2: str | None) -> dict[str, str]:
     return {name: why for name, why in reasons.items() if why}
 
 
-def _try(attempt: "Callable[[], int]") -> str:
+def _try(attempt: Callable[[], int]) -> str:
     """Return why it fails, nothing if it does not; what it opens is closed."""
     try:
         fd = attempt()

@@ -1,5 +1,7 @@
 """Running processes of a container: pinned, so that a recycled pid is never taken for one."""
 
+from __future__ import annotations
+
 import os
 import posix
 import select
@@ -96,7 +98,7 @@ def _start(stat: bytes) -> int:
     return int(stat.rpartition(b")")[2].split()[19])
 
 
-def processes() -> "Iterator[int]":
+def processes() -> Iterator[int]:
     """Yield the number of every process."""
     for name in posix.listdir("/proc"):
         if name.isascii() and name.isdigit():
@@ -111,7 +113,7 @@ def namespace(pid: int | str, name: str) -> str:
         return ""
 
 
-def sharing(process: Process, names: "Iterable[str]") -> list[int]:
+def sharing(process: Process, names: Iterable[str]) -> list[int]:
     """Return the processes that share one of these namespaces with a process, but not with us."""
     wanted = {}
     for name in names:
@@ -128,7 +130,7 @@ def sharing(process: Process, names: "Iterable[str]") -> list[int]:
     ]
 
 
-def open_devices(pid: int, devices: "Iterable[tuple[int, int]]") -> set[tuple[int, int]]:
+def open_devices(pid: int, devices: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return which of some character devices (major, minor) a process holds open."""
     wanted = {os.makedev(*numbers) for numbers in devices}
     held = set()

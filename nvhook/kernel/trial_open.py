@@ -1,5 +1,7 @@
 """Which devices a process may open: tried, by a child in its cgroup, as its user."""
 
+from __future__ import annotations
+
 import posix
 import select
 from errno import EIO
@@ -20,7 +22,7 @@ _JOIN_FAILED = 255
 _SIGKILL = 9
 
 
-def try_open(process: "Process", found: "DeviceCgroup", nodes: "Sequence[int]") -> tuple[int, ...]:
+def try_open(process: Process, found: DeviceCgroup, nodes: Sequence[int]) -> tuple[int, ...]:
     """Open nodes, given by O_PATH descriptors, as the process could; 0 or an errno for each.
 
     A forked child enters the process's device cgroup and takes its user and groups. It needs no
@@ -67,7 +69,7 @@ def _answers(reader: int, count: int) -> bytes:
     return answers
 
 
-def _identity(process: "Process") -> tuple[tuple[int, int], list[int]]:
+def _identity(process: Process) -> tuple[tuple[int, int], list[int]]:
     """Return the process's (uid, gid) and groups, as the file system counts them, in our terms."""
     fields: dict[str, list[int]] = {}
     for line in process.read("status").decode("ascii", "replace").splitlines():
@@ -78,12 +80,12 @@ def _identity(process: "Process") -> tuple[tuple[int, int], list[int]]:
 
 
 def _child(
-    entrances: "Sequence[int]",
+    entrances: Sequence[int],
     user: tuple[int, int],
     groups: list[int],
-    nodes: "Sequence[int]",
+    nodes: Sequence[int],
     writer: int,
-) -> "NoReturn":
+) -> NoReturn:
     """Open the nodes and write one byte for each; nothing is imported, nobody else's code runs."""
     answers = [_JOIN_FAILED]
     try:

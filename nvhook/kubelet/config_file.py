@@ -7,6 +7,8 @@ A key that it would ignore unread is an error, since it is a mistake; but for th
 Source: kubernetes reference, section 2.1 and 2.8; tests/data/device_plugin.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -103,7 +105,7 @@ class _Node:
         self._what = what
         self._place = place
 
-    def keys(self, known: "set[str]", hint: "_Hint | None" = None) -> "dict[str, _Node]":
+    def keys(self, known: set[str], hint: _Hint | None = None) -> dict[str, _Node]:
         """Return what an object has by key, without what is null.
 
         Raises: ConfigError for no object and for unknown keys.
@@ -119,7 +121,7 @@ class _Node:
                 )
         return {key: child for key, child in children.items() if child.value is not None}
 
-    def items(self) -> "list[_Node]":
+    def items(self) -> list[_Node]:
         """Return the items of a list of at least one.
 
         Raises: ConfigError.
@@ -186,7 +188,7 @@ class _Node:
         ).removeprefix(".")
         return ConfigError(f"{self._what} line {line}: {dotted or 'the file'} {message}", hint)
 
-    def _child(self, part: str | int, value: object) -> "_Node":
+    def _child(self, part: str | int, value: object) -> _Node:
         return _Node(self._data, self._what, (*self._place, part), value)
 
 

@@ -6,6 +6,7 @@ from nvhook.formats import ldcache
 from nvhook.kernel.live_root import digest
 from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
 from nvhook.live.journal import MOUNT, RULES, boundary, rules_of
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "s
         entries = [entry for entry in cache.entries if not _is_ours(entry.path, libraries)]
         if len(entries) == len(cache.entries):
             return ""
-        data = ldcache.render(cache.replace(entries=tuple(entries)))
+        data = ldcache.render(replace(cache, entries=tuple(entries)))
     except FormatError as error:
         return str(error)
     return rootfs.give_back_file(path, OldFile(data, 0o644, rootfs.owner))

@@ -9,6 +9,8 @@ Layout of DIR::
     .nvhook-sim   marks the directory as ours to rebuild
 """
 
+from __future__ import annotations
+
 import os
 import platform
 import shutil
@@ -53,11 +55,11 @@ def create(
     gpus: int = 4,
     model: str = DEFAULT_MODEL,
     driver_version: str = DEFAULT_VERSION,
-    minors: "Sequence[int] | None" = None,
-    report: "Callable[[str], None]" = _to_stderr,
-    features: "Sequence[str]" = (),
-    mig: "Sequence[str]" = (),
-    mig_gpus: "Sequence[int] | None" = None,
+    minors: Sequence[int] | None = None,
+    report: Callable[[str], None] = _to_stderr,
+    features: Sequence[str] = (),
+    mig: Sequence[str] = (),
+    mig_gpus: Sequence[int] | None = None,
 ) -> str:
     """Make or rebuild a simulated driver below directory and return the path of its config.toml.
 
@@ -95,9 +97,7 @@ def create(
     return os.path.join(base, "config.toml")
 
 
-def _build(
-    base: str, machine: "Machine", architecture: str, report: "Callable[[str], None]"
-) -> None:
+def _build(base: str, machine: Machine, architecture: str, report: Callable[[str], None]) -> None:
     state = state_text(machine)
     state_path = os.path.join(base, "state")
     root = os.path.join(base, "root")
@@ -154,7 +154,7 @@ def _used_majors() -> frozenset[int]:
     return frozenset(majors)
 
 
-def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -> None:
+def _make_nodes(dev: str, machine: Machine, report: Callable[[str], None]) -> None:
     nodes = [
         ("nvidiactl", NVIDIA_MAJOR, CTL_MINOR),
         ("nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR),
@@ -187,7 +187,7 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
     _link_by_path(dev, machine)
 
 
-def _link_by_path(dev: str, machine: "Machine") -> None:
+def _link_by_path(dev: str, machine: Machine) -> None:
     """Make udev's links, which name a GPU's nodes by its place on the bus."""
     for gpu in machine.gpus:
         for (name, _), kind in zip(drm_nodes(gpu), ("card", "render"), strict=True):

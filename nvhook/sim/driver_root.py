@@ -5,6 +5,8 @@ compiled programs (``src/``) that answer for the simulated GPUs, and so is nvidi
 without a server; the others can only be loaded.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 
@@ -168,7 +170,7 @@ def build_driver_root(
     os.makedirs(os.path.join(root, "tmp/nvidia-mps"))
 
 
-def write_loader_cache(root: str, architecture: str, report: "Callable[[str], None]") -> None:
+def write_loader_cache(root: str, architecture: str, report: Callable[[str], None]) -> None:
     """Write etc/ld.so.conf, and etc/ld.so.cache with this machine's ldconfig where that can run."""
     import subprocess
 

@@ -3,6 +3,8 @@
 Source: NVIDIA's MIG user guide (profiles, placements); tests/data/mig_minors.
 """
 
+from __future__ import annotations
+
 import re
 import uuid
 
@@ -30,7 +32,7 @@ _UUIDS = uuid.UUID("5d2a7c1e-60b4-4f3c-9a58-3e7f0c9d1b27")
 
 
 def partition(
-    gpus: "tuple[Gpu, ...]", profiles: "Sequence[str]", indices: "Sequence[int] | None", branch: int
+    gpus: tuple[Gpu, ...], profiles: Sequence[str], indices: Sequence[int] | None, branch: int
 ) -> tuple[MigDevice, ...]:
     """Return the MIG devices of GPUs that are all partitioned alike, those of indices or all.
 
@@ -58,7 +60,7 @@ def partition(
     )
 
 
-def _instances(profiles: "Sequence[str]") -> list[int]:
+def _instances(profiles: Sequence[str]) -> list[int]:
     """Return the GPU instance's id for each profile."""
     used: set[int] = set()
     slices = 0
@@ -82,7 +84,7 @@ def _instances(profiles: "Sequence[str]") -> list[int]:
     return found
 
 
-def _device(gpu: "Gpu", index: int, profile: str, gi: int, branch: int) -> MigDevice:
+def _device(gpu: Gpu, index: int, profile: str, gi: int, branch: int) -> MigDevice:
     table = minors(gpu.minor)
     name = f"MIG-{gpu.uuid}/{gi}/0"
     if branch >= _UUID_BRANCH:
@@ -106,7 +108,7 @@ def minors(gpu_minor: int) -> dict[str, int]:
     return table
 
 
-def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") -> dict[str, str]:
+def capability_files(gpus: tuple[Gpu, ...], devices: tuple[MigDevice, ...]) -> dict[str, str]:
     """Return the files of /proc/driver: the capabilities that are there, the table of all."""
     table = {mig_capabilities.CONFIG: CONFIG_MINOR, mig_capabilities.MONITOR: MONITOR_MINOR}
     for gpu in gpus:
@@ -120,7 +122,7 @@ def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") 
     return files
 
 
-def present(devices: "tuple[MigDevice, ...]") -> "list[tuple[str, int, int]]":
+def present(devices: tuple[MigDevice, ...]) -> list[tuple[str, int, int]]:
     """Return (name, minor, mode) of the capabilities that a driver with these devices shows."""
     found = [
         (mig_capabilities.CONFIG, CONFIG_MINOR, 0o400),
