@@ -9,7 +9,7 @@ it then.
 
 from __future__ import annotations
 
-import posix
+import os
 import time
 
 from nvhook import state
@@ -157,7 +157,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     """
     name = DEFAULT_PATH if path is None else path
     try:
-        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         if path is None:
             return {}
@@ -165,7 +165,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     try:
-        status = posix.fstat(fd)
+        status = os.fstat(fd)
         key = _key(name, status)
         cache = f"{state.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
@@ -175,12 +175,12 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
             document = config_file.parse(name, config_file.read(name, fd))
             values = _check(name, document)
             # A file written this very moment may change again without a new time stamp.
-            if key == _key(name, posix.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
+            if key == _key(name, os.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
                 _remember(cache, key, document)
     except OSError as error:
         raise _unreadable(name, error) from None
     finally:
-        posix.close(fd)
+        os.close(fd)
     return values
 
 
@@ -189,7 +189,7 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"can't read configuration file {name}: {reason}")
 
 
-def _key(name: str, status: posix.stat_result) -> list[object]:
+def _key(name: str, status: os.stat_result) -> list[object]:
     return [name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook._native._syscalls import ffi, lib
 
@@ -18,7 +18,7 @@ class SyscallError(OSError):
     """A system call failed; ``syscall`` is its name, ``errno`` the reason."""
 
     def __init__(self, errno: int, syscall: str) -> None:
-        super().__init__(errno, posix.strerror(errno))
+        super().__init__(errno, os.strerror(errno))
         self.syscall = syscall
 
     def __str__(self) -> str:

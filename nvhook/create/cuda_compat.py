@@ -5,7 +5,7 @@ They are the image's files. All that comes of them are names in that container's
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.core.compat import CompatDirectory
 from nvhook.core.edits import CachedLibrary
@@ -54,9 +54,9 @@ def _library(rootfs: Rootfs, name: str) -> CachedLibrary | None:
     if fd is None:
         return None
     try:
-        header = elf.parse_file(lambda offset, size: posix.pread(fd, size, offset))
+        header = elf.parse_file(lambda offset, size: os.pread(fd, size, offset))
     finally:
-        posix.close(fd)
+        os.close(fd)
     flags = elf.cache_flags(header)
     if flags is None or name not in (header.soname, "libcuda.so"):
         return None
@@ -68,6 +68,6 @@ def _note(rootfs: Rootfs, name: str) -> cuda_note.CudaNote | None:
     if fd is None:
         return None
     try:
-        return cuda_note.read_note(lambda offset, size: posix.pread(fd, size, offset))
+        return cuda_note.read_note(lambda offset, size: os.pread(fd, size, offset))
     finally:
-        posix.close(fd)
+        os.close(fd)

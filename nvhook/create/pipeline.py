@@ -6,7 +6,7 @@ Inventory (cached) + Request -> GPUs and MIG devices -> Plan
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
@@ -55,9 +55,9 @@ def read_config(path: str) -> bytes:
     Raises: FormatError if it is missing or too large.
     """
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = posix.fstat(fd).st_size
+            size = os.fstat(fd).st_size
             if size > MAX_CONFIG:
                 raise FormatError(
                     f"{path} has {size} bytes, more than the limit of {MAX_CONFIG}",
@@ -65,7 +65,7 @@ def read_config(path: str) -> bytes:
                 )
             return content(fd, MAX_CONFIG + 1)
         finally:
-            posix.close(fd)
+            os.close(fd)
     except OSError as error:
         raise FormatError(
             f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
@@ -107,7 +107,7 @@ def inventory(
 
 def machine() -> str:
     """Return the machine's architecture as uname has it (``x86_64``)."""
-    return posix.uname().machine
+    return os.uname().machine
 
 
 def layout_of(rootfs: Rootfs, cuda_compat: bool = True) -> ContainerLayout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
@@ -37,7 +37,7 @@ def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
     Raises: FormatError if its root can't be opened.
     """
     try:
-        fd = posix.open(root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        fd = os.open(root_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise FormatError(
             f"the bundle's root {root_path} can't be opened: {error.strerror}"

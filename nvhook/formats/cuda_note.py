@@ -6,7 +6,7 @@ Source: elf.h; nvidia-container-stack reference, appendix E.
 
 from __future__ import annotations
 
-from _struct import unpack_from
+from struct import unpack_from
 
 from nvhook.errors import FormatError
 from nvhook.formats import json_text

@@ -6,7 +6,7 @@ Source: elf.h, System V ABI chapter 5; cache flags: glibc's ldconfig.
 
 from __future__ import annotations
 
-from _struct import unpack_from
+from struct import unpack_from
 
 from nvhook.errors import FormatError
 from nvhook.record import record

@@ -5,7 +5,7 @@ Whatever is not understood in a file is a FormatError: the caller then lets ldco
 
 from __future__ import annotations
 
-from _struct import iter_unpack
+from struct import iter_unpack
 
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (

@@ -9,7 +9,7 @@ Source: glibc 2.36, what ldconfig writes and the loader reads.
 
 from __future__ import annotations
 
-from _struct import pack, unpack_from
+from struct import pack, unpack_from
 
 from nvhook.errors import FormatError
 

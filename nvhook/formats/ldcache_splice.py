@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _struct import pack
+from struct import pack
 
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
@@ -20,7 +20,7 @@ MAX_TEXT = 256 * 1024
 def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     """Return the text of a file, None if there is none; bytes beyond limit are left out."""
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return None
     try:
@@ -28,7 +28,7 @@ def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     except OSError:
         return None
     finally:
-        posix.close(fd)
+        os.close(fd)
     return data.decode("utf-8", "replace")
 
 
@@ -75,7 +75,7 @@ def read_proc_files(proc_root: str) -> dict[str, str]:
 def list_gpu_directories(proc_root: str) -> list[str]:
     """Return the sorted names in /proc/driver/nvidia/gpus: one PCI bus id for each GPU."""
     try:
-        return sorted(posix.listdir(driver_directory(proc_root) + "/gpus"))
+        return sorted(os.listdir(driver_directory(proc_root) + "/gpus"))
     except OSError:
         return []
 
@@ -88,7 +88,7 @@ def has_mig_gpus(majors: Mapping[str, int], proc_root: str) -> bool:
     if "nvidia-caps" not in majors:
         return False
     try:
-        names = posix.listdir(driver_directory(proc_root) + "/capabilities")
+        names = os.listdir(driver_directory(proc_root) + "/capabilities")
     except OSError:
         return False
     return any(name.startswith("gpu") for name in names)

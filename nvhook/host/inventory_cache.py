@@ -6,7 +6,7 @@ file that is not exactly what this version wrote for exactly this host is ignore
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook import state
 from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
@@ -134,7 +134,7 @@ def _key(
 
 def _stamp(path: str) -> str:
     try:
-        status = posix.stat(path)
+        status = os.stat(path)
     except OSError:
         return "absent"
     fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

@@ -6,7 +6,7 @@ child process asks once, and a file remembers it until an instance comes or goes
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.core.inventory import MigDevice
 from nvhook.core.mig_plans import node_name
@@ -106,7 +106,7 @@ def _instances(inventory: Inventory) -> Iterator[Instance]:
 def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     """Return (N, inode) of the entries ``<prefix>N``, in order; none where nothing is."""
     try:
-        with posix.scandir(directory) as entries:
+        with os.scandir(directory) as entries:
             found = [
                 (mig_capabilities.numbered(entry.name, prefix), entry.inode()) for entry in entries
             ]

@@ -8,7 +8,6 @@ new ones copy from the directory above.
 from __future__ import annotations
 
 import os
-import posix
 
 from nvhook._native import call
 from nvhook.errors import ContainerError, FormatError
@@ -68,7 +67,7 @@ class ContainerCgroups:
             kept += [each for each in above if not each.path.endswith(".slice")]
         for each in opened:
             if each not in kept:
-                posix.close(each.fd)
+                os.close(each.fd)
         self.directories += reversed(kept)
         if kept and kept[0].version == 1:
             self.directories += _below(kept[-1], {each.path for each in kept})
@@ -99,7 +98,7 @@ class ContainerCgroups:
     def close(self) -> None:
         """Close all directories."""
         for each in self.directories:
-            posix.close(each.fd)
+            os.close(each.fd)
         self.directories.clear()
 
 
@@ -119,8 +118,8 @@ def _seen_inside(init: Process) -> tuple[str, str]:
     """Return where init's own cgroup namespace sees it: ("", "") if it has none of its own."""
     if init.shares_namespace("cgroup"):
         return "", ""
-    there = init.open("ns/cgroup", posix.O_RDONLY)
-    home = posix.open("/proc/self/ns/cgroup", posix.O_RDONLY | posix.O_CLOEXEC)
+    there = init.open("ns/cgroup", os.O_RDONLY)
+    home = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
     try:
         call("setns", there, CLONE_NEWCGROUP)
         try:
@@ -130,8 +129,8 @@ def _seen_inside(init: Process) -> tuple[str, str]:
         finally:
             call("setns", home, CLONE_NEWCGROUP)
     finally:
-        posix.close(there)
-        posix.close(home)
+        os.close(there)
+        os.close(home)
 
 
 def _top(theirs: str, first: str, inside: str) -> str:
@@ -169,7 +168,7 @@ def _below(top: Directory, known: set[str]) -> list[Directory]:
             if len(found) >= _MAX_BELOW:
                 raise ContainerError("the container has too many cgroups")
             try:
-                fd = posix.open(f"{directory}/{name}", cgroup.DIRECTORY, dir_fd=top.fd)
+                fd = os.open(f"{directory}/{name}", cgroup.DIRECTORY, dir_fd=top.fd)
             except FileNotFoundError:
                 continue
             found.append(Directory(1, path, fd))

@@ -6,7 +6,7 @@ to be followed: then only a trial tells (trial_open).
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.errors import ContainerError, FormatError, UnsupportedError
 from nvhook.kernel import programs
@@ -97,4 +97,4 @@ def _programs(directories: tuple[int, ...]) -> list[tuple[int, str]]:
 
 
 def _path(directory: int) -> str:
-    return posix.readlink(f"/proc/self/fd/{directory}")
+    return os.readlink(f"/proc/self/fd/{directory}")

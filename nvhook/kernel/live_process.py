@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posix
 import select
 
 from nvhook._native import SyscallError, call
@@ -49,8 +48,8 @@ class PinnedProcess(Process):
 
     def close(self) -> None:
         """Close both descriptors."""
-        posix.close(self.pidfd)
-        posix.close(self.proc_fd)
+        os.close(self.pidfd)
+        os.close(self.proc_fd)
 
 
 def first_process(process: PinnedProcess) -> PinnedProcess:
@@ -100,7 +99,7 @@ def _start(stat: bytes) -> int:
 
 def processes() -> Iterator[int]:
     """Yield the number of every process."""
-    for name in posix.listdir("/proc"):
+    for name in os.listdir("/proc"):
         if name.isascii() and name.isdigit():
             yield int(name)
 
@@ -108,7 +107,7 @@ def processes() -> Iterator[int]:
 def namespace(pid: int | str, name: str) -> str:
     """Return a namespace's name, ``mnt:[4026531841]``; empty if the process has ended."""
     try:
-        return posix.readlink(f"/proc/{pid}/ns/{name}")
+        return os.readlink(f"/proc/{pid}/ns/{name}")
     except OSError:
         return ""
 
@@ -118,7 +117,7 @@ def sharing(process: Process, names: Iterable[str]) -> list[int]:
     wanted = {}
     for name in names:
         try:
-            theirs = posix.readlink(f"ns/{name}", dir_fd=process.proc_fd)
+            theirs = os.readlink(f"ns/{name}", dir_fd=process.proc_fd)
         except OSError:
             continue
         if theirs != namespace("self", name):

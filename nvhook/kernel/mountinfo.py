@@ -5,7 +5,7 @@ Source: proc_pid_mountinfo(5).
 
 from __future__ import annotations
 
-import posix
+import os
 
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel.descriptors import content
@@ -67,11 +67,11 @@ def table(proc: str = "/proc", pid: int | str = "self") -> bytes:
     """
     path = f"{proc}/{pid}/mountinfo"
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = content(fd, MAX_BYTES + 1)
         finally:
-            posix.close(fd)
+            os.close(fd)
     except OSError as error:
         hint = "has the process ended?"
         raise ContainerError(f"can't read {path}: {error.strerror}", hint) from error

@@ -6,8 +6,8 @@ A rule that was only added to the cgroup is lost at the next ``systemctl daemon-
 
 from __future__ import annotations
 
-from _struct import error as struct_error  # type: ignore[attr-defined]  # typeshed has it not
-from _struct import unpack_from
+from struct import error as struct_error
+from struct import unpack_from
 
 from nvhook.errors import HostError
 from nvhook.kernel.cgroup import SYSTEMD_SOCKET

@@ -6,7 +6,7 @@ without the other is shown, too: that is what goes wrong.
 
 from __future__ import annotations
 
-import posix
+import os
 from dataclasses import dataclass
 
 from nvhook.core.platforms import NAMES
@@ -86,9 +86,9 @@ def _first_processes() -> list[int]:
 
 def _look(process: PinnedProcess, inventory: Inventory, table: bytes) -> Running:
     fd = process.open_directory("/")
-    root, host = posix.fstat(fd), posix.stat("/")
+    root, host = os.fstat(fd), os.stat("/")
     if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
-        posix.close(fd)  # a service with mounts of its own
+        os.close(fd)  # a service with mounts of its own
         return Running(process.pid, "", ())
     major = inventory.majors.get("nvidia", 0)
     rootfs = Rootfs(fd)  # it is only looked at: a sandbox without a root of its own is no problem
@@ -119,6 +119,6 @@ def _has_node(rootfs: Rootfs, major: int, minor: int) -> bool:
     if fd is None:
         return False
     try:
-        return posix.fstat(fd).st_rdev == posix.makedev(major, minor)
+        return os.fstat(fd).st_rdev == os.makedev(major, minor)
     finally:
-        posix.close(fd)
+        os.close(fd)

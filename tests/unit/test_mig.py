@@ -55,7 +55,7 @@ def host(*left_out: str, table: dict[str, int] | None = None) -> Inventory:
         (),
         {"params": ""},
         MIG,
-        table,
+        table or {},
     )
 
 
