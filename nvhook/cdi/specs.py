@@ -1,13 +1,12 @@
 """config + host -> a CDI spec, checked, in its file: what ``nvhook cdi generate`` does."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sysconfig
 import tempfile
 from dataclasses import dataclass
 
+from nvhook.config import Config
 from nvhook.core.cdi_render import VOID, build_spec, device_names, hook_entry
 from nvhook.core.edits import Plan
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT, channel_plans, feature_plan
@@ -19,12 +18,8 @@ from nvhook.core.selection import select
 from nvhook.create import pipeline
 from nvhook.errors import HostError, RequestError
 from nvhook.formats.cdi_rules import violations
+from nvhook.formats.cdi_spec import CdiDeviceNode, Spec
 from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.formats.cdi_spec import CdiDeviceNode, Spec
 
 GPU = "gpu"
 GPU_MODES = ("auto", GPU)

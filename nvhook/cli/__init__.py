@@ -1,22 +1,17 @@
 """The command line for people."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from types import TracebackType
+from typing import Any, NoReturn
 
 import click
 
 from nvhook import __version__
 from nvhook.cli.options import config_option
 from nvhook.errors import NvhookError, one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn
 
 # name -> (module:object, one line of help): the module is imported when the command is run.
 COMMANDS = {

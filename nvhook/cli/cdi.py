@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +15,7 @@ from nvhook.formats.cdi_reader import EXTENSIONS
 from nvhook.formats.cdi_rules import is_kind
 from nvhook.host import cdi_registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nvhook.formats.cdi_reader import Finding
 
 DEFAULT_STRATEGIES = ("index", "uuid")

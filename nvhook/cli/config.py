@@ -1,5 +1,7 @@
 """nvhook config show, nvhook config default, nvhook config import."""
 
+import json
+
 import click
 
 from nvhook import config, config_file
@@ -101,7 +103,5 @@ def import_(file: str, output: str | None) -> None:
 
 
 def _toml(value: object) -> str:
-    import json
-
     # TOML's strings, booleans and lists are written as in JSON.
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,12 +1,12 @@
 """nvhook configure: register nvhook with a container engine, or take it back."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sysconfig
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from glob import escape, glob
+from typing import Any
 
 import click
 
@@ -16,14 +16,9 @@ from nvhook.engines import containerd, crio, docker, podman
 from nvhook.engines.registration import DEFAULT_NAME, Registration
 from nvhook.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    Register = Callable[[str | None], str]
-    Unregister = Callable[[str, str], str | None]
-    Warnings = Callable[[str | None], list[str]]
+Register = Callable[[str | None], str]
+Unregister = Callable[[str, str], str | None]
+Warnings = Callable[[str | None], list[str]]
 
 # scripts/install-hook.sh: the launcher lies here below the prefix, its names are in PREFIX/bin.
 _INSTALLED = "/lib/nvhook/bin"

@@ -1,20 +1,15 @@
 """Which running container a command is about: a process, or an engine's name for it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from nvhook.errors import ContainerError, HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = 30
 

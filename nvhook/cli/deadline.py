@@ -1,11 +1,10 @@
 """Commands for a container that end, whatever it does: in a child, which is given up if need be."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -13,11 +12,7 @@ from nvhook.cli.options import load_config
 from nvhook.errors import ContainerError
 from nvhook.kernel import child as children
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 SECONDS = 60.0
 _TO_RECOVER = 5.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,14 +14,10 @@ from nvhook.errors import UnsupportedError
 from nvhook.kubelet.configuration import Given, read
 from nvhook.kubelet.options import OPTIONS, Option
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
     from nvhook.kubelet.settings import Settings
 
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _META_KEY = "nvhook.device_plugin"
 _FILE = (

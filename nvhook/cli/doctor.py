@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +12,6 @@ from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rich.text import Text
 

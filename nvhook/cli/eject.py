@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.container import Chosen, container_options
@@ -9,7 +11,6 @@ from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import ContainerError, one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.core.inventory import Device

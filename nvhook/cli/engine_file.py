@@ -1,17 +1,12 @@
 """Read, compare and replace an engine's configuration file."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
 import stat
+from collections.abc import Iterable
 
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LIMIT = 4 << 20  # bytes; a real file has some KiB
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.container import Chosen, container_options
@@ -9,10 +12,7 @@ from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nvhook.core.edits import AdditionalGid, EnvVar
     from nvhook.live.inject import Attached
     from nvhook.live.journal import Step

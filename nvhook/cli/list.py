@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.options import config_option, json_option, load_config
@@ -9,7 +11,6 @@ from nvhook.core.inventory import Inventory
 from nvhook.core.platforms import NAMES
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.live.holdings import Held, Running
 

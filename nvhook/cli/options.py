@@ -1,17 +1,13 @@
 """Options that every command takes."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from nvhook import config
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _META_KEY = "nvhook.config_path"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -10,7 +12,6 @@ from rich.table import Table
 
 from nvhook.core.inventory import MigDevice
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.inventory import Device
 
@@ -19,8 +20,6 @@ WIDE = 250  # columns for a pipe or a file, where nothing should be folded
 
 def print_json(document: object) -> None:
     """Print a value as JSON, never with colours."""
-    import json
-
     click.echo(json.dumps(document, indent=2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +24,6 @@ from nvhook.core.platforms import CSV_DIRECTORY, TEGRA
 from nvhook.errors import assert_never
 from nvhook.record import fields, is_record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rich.table import Table
 

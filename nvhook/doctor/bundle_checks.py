@@ -1,17 +1,11 @@
 """A bundle's config.json: does anything in it give the container GPUs?"""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterable
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, ok, warning
+from nvhook.doctor.container import Asked
 from nvhook.doctor.engine_checks import HOOKS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.doctor.container import Asked
 
 GOOD_STAGES = ("prestart", "createRuntime")
 LATE_STAGES = ("createContainer", "startContainer", "poststart")

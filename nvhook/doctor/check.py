@@ -1,12 +1,7 @@
 """The result of one check."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 NOT_APPLICABLE, NOT_CHECKED = "not-applicable", "not-checked"

@@ -7,24 +7,21 @@ import os
 import time
 from dataclasses import dataclass
 
+from nvhook.config import Config
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import DRIVER_CAPABILITIES as CAPABILITIES_VARIABLE
 from nvhook.core.request import Request, from_container, parse_capabilities
 from nvhook.create import pipeline
+from nvhook.create.pipeline import Outcome
 from nvhook.errors import ContainerError, NvhookError
 from nvhook.formats.oci import ContainerConfig
 from nvhook.host.driver_texts import read_text
 from nvhook.host.gpus import find_gpus
 from nvhook.kernel import cgroup, mountinfo
+from nvhook.kernel.cgroup import DeviceCgroup
+from nvhook.kernel.mountinfo import MountInfo
 from nvhook.kernel.process import Process
 from nvhook.kernel.rootfs import Rootfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.create.pipeline import Outcome
-    from nvhook.kernel.cgroup import DeviceCgroup
-    from nvhook.kernel.mountinfo import MountInfo
 
 _CAP_SYS_ADMIN = 21
 # Where engines write the process number beside or into a bundle.

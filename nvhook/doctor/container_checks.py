@@ -1,25 +1,19 @@
 """What a container asked for, against what it has: nodes, rules, and opening them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 
 from nvhook.core.edits import DeviceNode
-from nvhook.core.inventory import MigDevice
+from nvhook.core.inventory import Device, MigDevice
 from nvhook.core.mig_plans import node_names
+from nvhook.create.pipeline import Outcome
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
+from nvhook.doctor.container import Asked, Running
 from nvhook.errors import NvhookError
 from nvhook.kernel import device_verdict, trial_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.core.inventory import Device
-    from nvhook.create.pipeline import Outcome
-    from nvhook.doctor.container import Asked, Running
-    from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.device_rules import DeviceRule
+from nvhook.kernel.rootfs import Rootfs
 
 NOTHING = "the container has and asks for no GPU"
 RESTART = "start the container again, with nvhook's hook or nvhook-runtime"

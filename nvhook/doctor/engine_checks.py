@@ -1,8 +1,7 @@
 """The engines' own configuration: is a GPU runtime or hook registered, and is it there?"""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from glob import glob
 
@@ -11,11 +10,7 @@ from nvhook.engines import containerd, crio, docker, json_edit, podman, toml_edi
 from nvhook.errors import ConfigError
 from nvhook.host.driver_texts import read_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Reader = Callable[["Files"], "tuple[Program, ...]"]
+Reader = Callable[["Files"], "tuple[Program, ...]"]
 
 LIMIT = 4 << 20  # bytes of a configuration file
 PROGRAM_DIRECTORIES = (

@@ -1,12 +1,12 @@
 """What the driver's /proc, /dev and /sys say, read once for all checks of the host."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 
+from nvhook.config import Config
+from nvhook.core.inventory import HostNode
 from nvhook.errors import HostError, NvhookError
-from nvhook.formats.gpu_information import parse_bus_id
+from nvhook.formats.gpu_information import GpuInformation, parse_bus_id
 from nvhook.host.driver_texts import (
     driver_directory,
     list_gpu_directories,
@@ -16,12 +16,6 @@ from nvhook.host.driver_texts import (
 )
 from nvhook.host.gpus import read_information
 from nvhook.host.nodes import find_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.core.inventory import HostNode
-    from nvhook.formats.gpu_information import GpuInformation
 
 _VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"  # of PCI: NVIDIA, display controllers
 

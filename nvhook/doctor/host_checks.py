@@ -1,20 +1,15 @@
 """The driver: loaded, of which kind and age, its libraries and its services."""
 
-from __future__ import annotations
-
 import os
 
 from nvhook.core.catalog import REQUIRED_LIBRARIES, SOCKETS
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.errors import FormatError, NvhookError
 from nvhook.formats import ldcache
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.host.libraries import find_libraries
 from nvhook.host.root_paths import open_file, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 # Major versions. NVIDIA's container stack asks for 418.81.07; CUDA 12 for 525.60.13 (CUDA release
 # notes, minor version compatibility).

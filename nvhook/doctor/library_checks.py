@@ -1,27 +1,21 @@
 """What a container has of the driver's files: libraries, their version, /proc/driver/nvidia."""
 
-from __future__ import annotations
-
 import os
 
 from nvhook._native import SyscallError, call
+from nvhook.config import Config
 from nvhook.core.catalog import PROC_DRIVER, REQUIRED_LIBRARIES
-from nvhook.core.edits import LdCacheUpdate
+from nvhook.core.edits import CachedLibrary, LdCacheUpdate
 from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.create import loader_cache
+from nvhook.create.pipeline import Outcome
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.container import Running
 from nvhook.doctor.container_checks import RESTART
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
 from nvhook.formats.proc_driver import is_driver_version, parse_params
 from nvhook.host.driver_texts import driver_directory, read_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.core.edits import CachedLibrary
-    from nvhook.create.pipeline import Outcome
-    from nvhook.doctor.container import Running
 
 PARAMS = f"{PROC_DRIVER}/params"
 PROC_MAGIC = 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h

@@ -1,18 +1,13 @@
 """The device nodes: there, with the right numbers, open to containers, known to systemd."""
 
-from __future__ import annotations
-
 import os
 import stat
 
 from nvhook.core.catalog import CONTROL_NODES
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.doctor.host_checks import NO_DRIVER
 from nvhook.host.nodes import read_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 CAPS = "nvidia-caps"
 

@@ -1,24 +1,18 @@
 """What nvhook itself keeps: its log, its inventory, and the CDI specs of its devices."""
 
-from __future__ import annotations
-
 import os
 import stat
+from collections.abc import Iterable
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
+from nvhook.doctor.facts import HostFacts
 from nvhook.doctor.host_checks import NO_DRIVER
 from nvhook.errors import NvhookError
+from nvhook.formats.cdi_reader import Finding
+from nvhook.formats.cdi_spec import ContainerEdits
 from nvhook.host import cdi_registry, inventory_cache
+from nvhook.host.cdi_registry import Entry, Registry
 from nvhook.host.discovery import discover
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.doctor.facts import HostFacts
-    from nvhook.formats.cdi_reader import Finding
-    from nvhook.formats.cdi_spec import ContainerEdits
-    from nvhook.host.cdi_registry import Entry, Registry
 
 NVIDIA = "nvidia.com/"
 

@@ -1,8 +1,8 @@
 """WSL 2 and Jetsons: in the place of the checks of NVIDIA's Linux driver and its nodes."""
 
-from __future__ import annotations
-
+from nvhook.config import Config
 from nvhook.core.catalog import DEFAULT_CAPABILITIES
+from nvhook.core.inventory import Inventory
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import driver_plan
 from nvhook.core.platforms import NAMES
@@ -11,11 +11,6 @@ from nvhook.doctor.check import Check, failed, listed, not_applicable, ok
 from nvhook.errors import HostError, NvhookError
 from nvhook.host import platforms
 from nvhook.host.driver_texts import list_gpu_directories
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.core.inventory import Inventory
 
 # What is NVIDIA's Linux driver's, and not these machines'.
 _NOT_HERE = (

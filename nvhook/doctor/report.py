@@ -1,8 +1,9 @@
 """All checks of a host or of a container, in the order people should read them."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
 from nvhook import config as configuration
+from nvhook.config import Config
 from nvhook.core.layout import ContainerLayout
 from nvhook.create import pipeline, preview
 from nvhook.doctor import (
@@ -19,17 +20,10 @@ from nvhook.doctor import (
     system_checks,
 )
 from nvhook.doctor.check import FAILED, Check, failed, not_checked, ok
+from nvhook.doctor.container import Asked, Running
 from nvhook.errors import ConfigError, ContainerError, FormatError, NvhookError
-from nvhook.formats.oci import container_of, parse_document
+from nvhook.formats.oci import ContainerConfig, container_of, parse_document
 from nvhook.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.config import Config
-    from nvhook.doctor.container import Asked, Running
-    from nvhook.formats.oci import ContainerConfig
 
 UNKNOWN_CONFIGURATION = "the configuration is not valid: where to look is not known"
 

@@ -1,17 +1,12 @@
 """The kernel and its security modules, as far as GPUs in containers need them."""
 
-from __future__ import annotations
-
 import os
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.errors import NvhookError
 from nvhook.host.driver_texts import read_text
 from nvhook.kernel import features, mountinfo
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 _MODES = {
     features.V1: "v1: devices.list decides about devices",

@@ -5,17 +5,12 @@ file (containerd#5837), so a drop-in would have to repeat the section and would 
 of it; and it needs a change of the main file (``imports``) anyway. The main file is always right.
 """
 
-from __future__ import annotations
-
 from nvhook.engines import toml_edit
 from nvhook.engines.registration import Registration
+from nvhook.engines.toml_edit import Assignment, Keys
 from nvhook.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.engines.toml_edit import Assignment, Keys
-
-    Table = dict[str, object]
+Table = dict[str, object]
 
 DEFAULT_FILE = "/etc/containerd/config.toml"
 NEWEST_VERSION = 4

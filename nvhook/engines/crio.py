@@ -1,15 +1,10 @@
 """A drop-in for CRI-O: /etc/crio/crio.conf.d/99-nvhook.conf. Other files are only read."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 from nvhook.engines import toml_edit
 from nvhook.engines.registration import Registration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.engines.toml_edit import Assignment
+from nvhook.engines.toml_edit import Assignment
 
 DEFAULT_FILE = "/etc/crio/crio.conf.d/99-nvhook.conf"
 MAIN_FILE = "/etc/crio/crio.conf"

@@ -6,15 +6,12 @@ dockerd reads "path" and the like of an entry and passes over the rest (20.10 to
 A null that was there before could not be told from that, and is refused.
 """
 
-from __future__ import annotations
+import json
 
 from nvhook.engines import json_edit
+from nvhook.engines.json_edit import Keys, Tree
 from nvhook.engines.registration import Registration
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.engines.json_edit import Keys, Tree
 
 DEFAULT_FILE = "/etc/docker/daemon.json"
 KEPT = "nvhook-before"
@@ -196,6 +193,4 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    import json
-
     return json.dumps(text, ensure_ascii=False)

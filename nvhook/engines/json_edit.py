@@ -4,21 +4,17 @@
 its exact inverse. Everything works on texts and paths, a path being the keys from the root.
 """
 
-from __future__ import annotations
-
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from nvhook.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import NoReturn
-
-    Keys = tuple[str, ...]
-    # What render writes: a JSON text as it stands, or an object of such.
-    Tree = str | Mapping[str, "Tree"]
+Keys = tuple[str, ...]
+# What render writes: a JSON text as it stands, or an object of such.
+Tree = str | Mapping[str, "Tree"]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 DEFAULT_INDENT = "    "
@@ -40,8 +36,6 @@ def parse(text: str, file: str) -> object:
 
     Raises: ConfigError with file, line and reason.
     """
-    import json
-
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
@@ -189,8 +183,6 @@ def _value_end(text: str, start: int) -> int:
 
 
 def _decode(text: str, start: int) -> tuple[object, int]:
-    import json
-
     return json.JSONDecoder().raw_decode(text, start)
 
 
@@ -201,6 +193,4 @@ def _skip(text: str, at: int) -> int:
 
 
 def _string(value: str) -> str:
-    import json
-
     return json.dumps(value, ensure_ascii=False)

@@ -1,16 +1,12 @@
 """podman: a hook file that CRI-O reads as well, or a runtime in containers.conf.d."""
 
-from __future__ import annotations
+import json
+from collections.abc import Sequence
 
 from nvhook.engines import json_edit, toml_edit
 from nvhook.engines.registration import Registration
+from nvhook.engines.toml_edit import Assignment
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.engines.toml_edit import Assignment
 
 HOOK_DIRECTORIES = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 HOOK_FILE = f"{HOOK_DIRECTORIES[0]}/oci-nvhook.json"
@@ -27,8 +23,6 @@ _RUNTIME = ("engine", "runtime")
 
 def hook_text(launcher: str) -> str:
     """Return the hook file for the launcher at this path."""
-    import json
-
     return f"""{{
   "version": "1.0.0",
   "hook": {{

@@ -6,11 +6,11 @@ whatever else was edited since, and comments, order and layout of the rest are n
 library that writes a text from parsed values would need a copy of the original for that.
 """
 
-from __future__ import annotations
-
 import copy
+import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvhook.errors import ConfigError
@@ -20,12 +20,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Keys = tuple[str, ...]
-    Assignment = tuple[Keys, object]
+Keys = tuple[str, ...]
+Assignment = tuple[Keys, object]
 
 MARK = "# by nvhook configure"
 WAS = "#nvhook-was: "
@@ -274,8 +270,6 @@ def _key(name: str) -> str:
 
 
 def _string(value: str) -> str:
-    import json
-
     # A JSON string is a TOML string, but for DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -9,9 +9,11 @@ Source: kubernetes reference, section 2.1 and 2.8; tests/data/device_plugin.
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvhook.errors import ConfigError, FormatError, RequestError
 from nvhook.formats import yaml_text
@@ -192,12 +194,7 @@ class _Node:
         return _Node(self._data, self._what, (*self._place, part), value)
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    _Hint: TypeAlias = Callable[[str], str]
+_Hint: TypeAlias = Callable[[str], str]
 _ANY_FLAG = Option("", (), (), "", "flag", "")
 
 
@@ -286,8 +283,6 @@ def _hint(key: str) -> str:
         return f"it belongs below {places[key]}"
     if key in places:
         return f"it belongs below {places[key].rpartition('.')[0]}"
-    import difflib
-
     close = difflib.get_close_matches(key, places, 1)
     return f"did you mean {close[0]}?" if close else ""
 

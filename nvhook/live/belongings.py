@@ -1,22 +1,15 @@
 """What a running container has of the host's devices, by inject, a hook or its engine."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nvhook.core.catalog import PROC_DRIVER
-from nvhook.core.inventory import MigDevice
+from nvhook.core.inventory import Device, Inventory, MigDevice
 from nvhook.core.mig_plans import CAPABILITIES, capabilities_of, node_name
 from nvhook.core.ownership import owner_of
 from nvhook.formats.mig_capabilities import path_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.core.inventory import Device, Inventory
-    from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.live.container import LiveContainer
+from nvhook.kernel.device_rules import DeviceRule
+from nvhook.live.container import LiveContainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,16 @@ A GPU is had when its node is in the container's /dev and the device cgroup lets
 without the other is shown, too: that is what goes wrong.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 
+from nvhook.core.inventory import Gpu, Inventory
 from nvhook.core.platforms import NAMES
 from nvhook.errors import NvhookError, UnsupportedError
 from nvhook.kernel import cgroup, mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import PinnedProcess, namespace, processes, start_time_of
 from nvhook.kernel.rootfs import Rootfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.core.inventory import Gpu, Inventory
 
 
 @dataclass(frozen=True, slots=True)

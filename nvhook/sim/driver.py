@@ -9,13 +9,12 @@ Layout of DIR::
     .nvhook-sim   marks the directory as ours to rebuild
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Sequence
 
 from nvhook.core.mig_plans import node_name
 from nvhook.errors import HostError
@@ -27,17 +26,12 @@ from nvhook.sim.machine import (
     CTL_MINOR,
     MODESET_MINOR,
     NVIDIA_MAJOR,
+    Machine,
     build_machine,
     drm_nodes,
     state_text,
 )
 from nvhook.sim.mig_tree import present
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvhook.sim.machine import Machine
 
 DEFAULT_MODEL = "NVIDIA H100 80GB HBM3"
 DEFAULT_VERSION = "550.54.14"

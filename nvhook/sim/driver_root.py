@@ -5,18 +5,14 @@ compiled programs (``src/``) that answer for the simulated GPUs, and so is nvidi
 without a server; the others can only be loaded.
 """
 
-from __future__ import annotations
-
 import os
 import socket
+import subprocess
+from collections.abc import Callable
 
 from nvhook.core.catalog import LISTED, WITHOUT_GLVND
 from nvhook.errors import HostError
 from nvhook.sim.elf_writer import ABIS, shared_library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ARTEFACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
@@ -172,8 +168,6 @@ def build_driver_root(
 
 def write_loader_cache(root: str, architecture: str, report: Callable[[str], None]) -> None:
     """Write etc/ld.so.conf, and etc/ld.so.cache with this machine's ldconfig where that can run."""
-    import subprocess
-
     triplets = [TRIPLETS[architecture], *([TRIPLET_32] if architecture == "x86_64" else [])]
     lines = "".join(f"/usr/lib/{triplet}\n" for triplet in triplets)
     write_file(os.path.join(root, "etc/ld.so.conf"), lines.encode())

@@ -1,17 +1,11 @@
 """The nodes and files of a simulated machine's features (nvhook.core.features)."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvhook.sim.driver_root import write_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvhook.sim.machine import Machine
+from nvhook.sim.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)

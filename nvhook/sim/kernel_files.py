@@ -3,16 +3,10 @@
 The formats, tabs and trailing blanks included, are those of the samples in tests/data.
 """
 
-from __future__ import annotations
-
+from nvhook.core.inventory import Gpu
 from nvhook.sim.features import FEATURES
-from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, drm_nodes
+from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, Machine, drm_nodes
 from nvhook.sim.mig_tree import capability_files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.core.inventory import Gpu
-    from nvhook.sim.machine import Machine
 
 _BUILT = "Thu Feb 22 01:44:30 UTC 2024"
 

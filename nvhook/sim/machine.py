@@ -36,19 +36,14 @@ over the carried ones: edit it, and a program that runs on the host sees the cha
 left out.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvhook.core import cuda_versions
 from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.sim.mig_tree import partition
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_GPUS = 64
 MAX_MODEL = 64

@@ -3,20 +3,13 @@
 Source: NVIDIA's MIG user guide (profiles, placements); tests/data/mig_minors.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
+from collections.abc import Sequence
 
-from nvhook.core.inventory import MigDevice
+from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.formats import mig_capabilities
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.core.inventory import Gpu
 
 MAX_DEVICES = 7
 # The ids of GPU instances by their number of slices: an id stands for a size and a place.
