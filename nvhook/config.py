@@ -7,7 +7,9 @@ What a file says is remembered in nvhook's state directory until the file change
 it then.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 import time
 
 from nvhook import state
@@ -17,146 +19,127 @@ from nvhook.core.request import SWARM_PREFIX
 from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record, replace
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
 
 
-class Setting(Record):
+@record
+class Config:
+    """The value of every setting; paths are absolute, without a slash at the end."""
+
+    driver_root: str = "/"
+    dev_root: str = "/dev"
+    proc_root: str = "/proc"
+    sys_root: str = "/sys"
+    state_directory: str = state.DIRECTORY
+    log_path: str = "/var/log/nvhook.log"
+    log_level: str = "info"
+    accept_envvar_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    accept_cdi_annotations: bool = True
+    supported_driver_capabilities: tuple[str, ...] = CAPABILITIES
+    inject_unlisted_driver_libraries: bool = True
+    cuda_forward_compatibility: bool = True
+    swarm_resource: tuple[str, ...] = ()
+    disable_require: bool = False
+    device_rules: bool = True
+    cdi_spec_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    handler_runtimes: tuple[str, ...] = ("runc", "crun")
+    handler_mounts: str = MOUNTS_BY_HOOK
+
+
+DEFAULTS = Config()
+
+
+@record
+class Setting:
     """One key of the file.
 
     ``kind`` is path, file, level, side, flag, names, paths, programs or capabilities.
     """
 
-    __slots__ = ("default", "doc", "key", "kind")
-
-    def __init__(self, key: str, kind: str, default: object, doc: str) -> None:
-        self.key: Final = key
-        self.kind: Final = kind
-        self.default: Final = default
-        self.doc: Final = doc
+    key: str
+    kind: str
+    doc: str
 
     @property
     def attribute(self) -> str:
         """Return the name of the setting in Config."""
         return self.key.replace("-", "_").replace(".", "_")
 
+    @property
+    def default(self) -> object:
+        """Return the value where the file says nothing."""
+        return getattr(DEFAULTS, self.attribute)
+
 
 SETTINGS = (
-    Setting("driver-root", "path", "/", "where the driver's user-space files are installed"),
-    Setting("dev-root", "path", "/dev", "directory with the host's NVIDIA device nodes"),
-    Setting("proc-root", "path", "/proc", "the host's /proc"),
-    Setting("sys-root", "path", "/sys", "the host's /sys"),
-    Setting("state-directory", "path", state.DIRECTORY, "where the inventory is remembered"),
-    Setting("log-path", "file", "/var/log/nvhook.log", "log file; empty: no log"),
-    Setting("log-level", "level", "info", "debug, info, warning or error"),
+    Setting("driver-root", "path", "where the driver's user-space files are installed"),
+    Setting("dev-root", "path", "directory with the host's NVIDIA device nodes"),
+    Setting("proc-root", "path", "the host's /proc"),
+    Setting("sys-root", "path", "the host's /sys"),
+    Setting("state-directory", "path", "where the inventory is remembered"),
+    Setting("log-path", "file", "log file; empty: no log"),
+    Setting("log-level", "level", "debug, info, warning or error"),
     Setting(
         "accept-envvar-when-unprivileged",
         "flag",
-        True,
         "let containers without CAP_SYS_ADMIN ask with NVIDIA_VISIBLE_DEVICES",
     ),
     Setting(
         "accept-volume-mounts",
         "flag",
-        False,
         "let containers ask by mounts below /var/run/nvidia-container-devices",
     ),
     Setting(
         "accept-cdi-annotations",
         "flag",
-        True,
         "let containers ask with CDI names in annotations cdi.k8s.io/...",
     ),
     Setting(
         "supported-driver-capabilities",
         "capabilities",
-        CAPABILITIES,
         "driver capabilities that containers may have",
     ),
     Setting(
         "inject-unlisted-driver-libraries",
         "flag",
-        True,
         "give compute and utility every library with the driver's version, known to nvhook or not",
     ),
     Setting(
         "cuda-forward-compatibility",
         "flag",
-        True,
         "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
     ),
     Setting(
-        "swarm-resource",
-        "names",
-        (),
-        "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
+        "swarm-resource", "names", "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES"
     ),
     Setting(
         "disable-require",
         "flag",
-        False,
         "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
-    Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
+    Setting("device-rules", "flag", "allow the devices in the container's device cgroup"),
     Setting(
         "cdi-spec-directories",
         "paths",
-        ("/etc/cdi", "/var/run/cdi"),
         "where specs of CDI devices are; of two definitions the later directory's counts",
     ),
     # The launcher reads this one, too: on one line, in this form.
     Setting(
         "handler.runtimes",
         "programs",
-        ("runc", "crun"),
         "the OCI runtimes nvhook-runtime stands in front of: the first one found is used",
     ),
     Setting(
         "handler.mounts",
         "side",
-        MOUNTS_BY_HOOK,
         "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
-
-
-class Config(Record):
-    """The value of every setting; paths are absolute, without a slash at the end."""
-
-    __slots__ = tuple([setting.attribute for setting in SETTINGS])
-
-    accept_cdi_annotations: bool
-    accept_envvar_when_unprivileged: bool
-    accept_volume_mounts: bool
-    cdi_spec_directories: tuple[str, ...]
-    cuda_forward_compatibility: bool
-    dev_root: str
-    device_rules: bool
-    disable_require: bool
-    driver_root: str
-    handler_mounts: str
-    handler_runtimes: tuple[str, ...]
-    inject_unlisted_driver_libraries: bool
-    log_level: str
-    log_path: str
-    proc_root: str
-    state_directory: str
-    supported_driver_capabilities: tuple[str, ...]
-    swarm_resource: tuple[str, ...]
-    sys_root: str
-
-    def __init__(self, **values: object) -> None:
-        for setting in SETTINGS:
-            setattr(self, setting.attribute, values.pop(setting.attribute, setting.default))
-        if values:
-            raise TypeError(f"no such setting: {', '.join(values)}")
 
 
 def load(path: str | None = None) -> Config:
@@ -164,7 +147,7 @@ def load(path: str | None = None) -> Config:
 
     Raises: ConfigError.
     """
-    return Config(**explicit_values(path))
+    return replace(DEFAULTS, **explicit_values(path))
 
 
 def explicit_values(path: str | None = None) -> dict[str, object]:
@@ -174,7 +157,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     """
     name = DEFAULT_PATH if path is None else path
     try:
-        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         if path is None:
             return {}
@@ -182,7 +165,7 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     try:
-        status = posix.fstat(fd)
+        status = os.fstat(fd)
         key = _key(name, status)
         cache = f"{state.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
@@ -192,12 +175,12 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
             document = config_file.parse(name, config_file.read(name, fd))
             values = _check(name, document)
             # A file written this very moment may change again without a new time stamp.
-            if key == _key(name, posix.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
+            if key == _key(name, os.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
                 _remember(cache, key, document)
     except OSError as error:
         raise _unreadable(name, error) from None
     finally:
-        posix.close(fd)
+        os.close(fd)
     return values
 
 
@@ -206,7 +189,7 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"can't read configuration file {name}: {reason}")
 
 
-def _key(name: str, status: posix.stat_result) -> list[object]:
+def _key(name: str, status: os.stat_result) -> list[object]:
     return [name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

@@ -4,7 +4,7 @@ crun throws a hook's stderr away, so the file is where a failure can always be r
 can't be written never fails a container.
 """
 
-import posix
+import os
 import time
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -53,21 +53,19 @@ class Log:
             return
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         pairs = {**self.context, **fields}
-        text = f"time={stamp} level={LEVELS[level]} pid={posix.getpid()} msg={_quote(message)}"
+        text = f"time={stamp} level={LEVELS[level]} pid={os.getpid()} msg={_quote(message)}"
         text += "".join(f" {key}={_quote(str(value))}" for key, value in pairs.items())
-        flags = (
-            posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK
-        )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = posix.open(self.path, flags | posix.O_CLOEXEC, 0o640)
+            fd = os.open(self.path, flags | os.O_CLOEXEC, 0o640)
         except OSError:
             return
         try:
-            posix.write(fd, text.encode("utf-8", "backslashreplace") + b"\n")
+            os.write(fd, text.encode("utf-8", "backslashreplace") + b"\n")
         except OSError:
             pass
         finally:
-            posix.close(fd)
+            os.close(fd)
 
 
 def _quote(value: str) -> str:

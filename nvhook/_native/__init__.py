@@ -3,6 +3,8 @@
 ``lib`` has the functions of syscalls.h and root.h; _syscalls.pyi says their types.
 """
 
+from __future__ import annotations
+
 import os
 
 from nvhook._native._syscalls import ffi, lib
@@ -26,7 +28,7 @@ class SyscallError(OSError):
         return f"{self.syscall}: {self.strerror}"
 
 
-def call(function: "Callable[P, int]", *arguments: "P.args", **named: "P.kwargs") -> int:
+def call(function: Callable[P, int], *arguments: P.args, **named: P.kwargs) -> int:
     """Call a function of ``lib`` and return its value.
 
     Raises: SyscallError for a negative result.

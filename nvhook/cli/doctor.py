@@ -1,7 +1,10 @@
 """nvhook doctor."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,7 +12,6 @@ from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -68,7 +70,7 @@ def command(pid: int | None, bundle: str | None, explain: str | None, as_json: b
     return 1 if report.has_failed(checks) else 0
 
 
-def _print(checks: "tuple[Check, ...]") -> None:
+def _print(checks: tuple[Check, ...]) -> None:
     from rich.text import Text
 
     from nvhook.cli import output
@@ -86,7 +88,7 @@ def _print(checks: "tuple[Check, ...]") -> None:
     output.print_tables(rows, ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
-def _text(text: str, style: str = "") -> "Text":
+def _text(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     # Names of the container's making are in it: no control characters, no markup.

@@ -1,6 +1,10 @@
 """What commands print: JSON for programs, tables for people."""
 
+from __future__ import annotations
+
+import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -8,7 +12,6 @@ from rich.table import Table
 
 from nvhook.core.inventory import MigDevice
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.inventory import Device
 
@@ -17,8 +20,6 @@ WIDE = 250  # columns for a pipe or a file, where nothing should be folded
 
 def print_json(document: object) -> None:
     """Print a value as JSON, never with colours."""
-    import json
-
     click.echo(json.dumps(document, indent=2))
 
 
@@ -43,7 +44,7 @@ def print_tables(*items: Table | str) -> None:
             console.print(item)
 
 
-def device_document(device: "Device") -> dict[str, object]:
+def device_document(device: Device) -> dict[str, object]:
     """Return a GPU or MIG device as commands print it."""
     if isinstance(device, MigDevice):
         own: dict[str, object] = {"kind": "mig", "index": device.name}

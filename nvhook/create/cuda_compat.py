@@ -3,7 +3,9 @@
 They are the image's files. All that comes of them are names in that container's own loader cache.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.core.compat import CompatDirectory
 from nvhook.core.edits import CachedLibrary
@@ -20,7 +22,7 @@ MAX_NAMES = 1000
 _LIBCUDA = "libcuda.so."
 
 
-def find(rootfs: "RootView") -> CompatDirectory | None:
+def find(rootfs: RootView) -> CompatDirectory | None:
     """Return a container's compatibility libraries; None without, with two, or with broken ones.
 
     What is wrong with them is the image's matter: the host's own libcuda works all the same.
@@ -44,7 +46,7 @@ def find(rootfs: "RootView") -> CompatDirectory | None:
     return CompatDirectory(versions[0], tuple(libraries), note.drivers, note.cuda)
 
 
-def _library(rootfs: "RootView", name: str) -> CachedLibrary | None:
+def _library(rootfs: RootView, name: str) -> CachedLibrary | None:
     """Return the entry of a name that the loader looks for: a soname, and libcuda.so."""
     if not name.startswith("lib") or ".so" not in name:
         return None
@@ -52,20 +54,20 @@ def _library(rootfs: "RootView", name: str) -> CachedLibrary | None:
     if fd is None:
         return None
     try:
-        header = elf.parse_file(lambda offset, size: posix.pread(fd, size, offset))
+        header = elf.parse_file(lambda offset, size: os.pread(fd, size, offset))
     finally:
-        posix.close(fd)
+        os.close(fd)
     flags = elf.cache_flags(header)
     if flags is None or name not in (header.soname, "libcuda.so"):
         return None
     return CachedLibrary(name, f"{DIRECTORY}/{name}", flags)
 
 
-def _note(rootfs: "RootView", name: str) -> cuda_note.CudaNote | None:
+def _note(rootfs: RootView, name: str) -> cuda_note.CudaNote | None:
     fd = rootfs.open_file(f"{DIRECTORY}/{name}")
     if fd is None:
         return None
     try:
-        return cuda_note.read_note(lambda offset, size: posix.pread(fd, size, offset))
+        return cuda_note.read_note(lambda offset, size: os.pread(fd, size, offset))
     finally:
-        posix.close(fd)
+        os.close(fd)

@@ -1,5 +1,7 @@
 """Let ldconfig write a loader cache that nvhook does not understand."""
 
+from __future__ import annotations
+
 from nvhook.core.edits import LdCacheUpdate
 from nvhook.create import loader_cache
 from nvhook.kernel import sandbox
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from nvhook.log import Log
 
 
-def rebuild_cache(plan: "Plan", process: "Process", rootfs: "Root", why: str, log: "Log") -> None:
+def rebuild_cache(plan: Plan, process: Process, rootfs: Root, why: str, log: Log) -> None:
     """Let ldconfig write a loader cache that nvhook does not understand.
 
     Raises: HostError, ContainerError.

@@ -11,6 +11,7 @@ import sys
 from nvhook.errors import ConfigError, FormatError, NvhookError, UnsupportedError, one_line
 from nvhook.kernel.descriptors import content
 from nvhook.log import Log
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _run(options: _Options, log: Log, given: bytes | None) -> None:
 
     target = Target(state.pid, container.root_path)
     if request is not None and options.delegated:
-        request = request.replace(requirements=())  # nvhook-runtime has checked them
+        request = replace(request, requirements=())  # nvhook-runtime has checked them
     if request is None:
         from nvhook.create.cdi_devices import plan_for_devices
 

@@ -21,6 +21,7 @@ from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
 from nvhook.formats.oci_edit import Additions, add
 from nvhook.log import Log
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def edit_bundle(
         options = ["--config", config_path] if config_path else []
         command = ["nvhook", "hook", STAGE, "--delegated", *options]
         hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
-        additions += Additions(hooks=[(STAGE, hook)])
+        additions += Additions(hooks=((STAGE, hook),))
     text = add(data.decode(), document, additions, is_gpu_hook)
     _replace(config_json, text.encode())
     log.info("edited", devices=len(additions.devices), source=request.source)
@@ -115,7 +116,7 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         if request.needs_driver:
             # The hook reads the request again: a spec's NVIDIA_VISIBLE_DEVICES=void would be it.
             env = [entry for entry in given.env if not entry.startswith(REQUEST_PREFIX)]
-            given = given.replace(env=env)
+            given = replace(given, env=env)
         additions += given
     if request.needs_driver:
         mounts, layout = settings.handler_mounts, ContainerLayout()

@@ -3,6 +3,8 @@
 Source: nvidia-container-stack reference, section 1.4.
 """
 
+from __future__ import annotations
+
 import sys
 
 from nvhook.errors import ConfigError
@@ -126,7 +128,7 @@ def _take_compat_mode(value: object, values: dict[str, object], notes: list[str]
         )
 
 
-def _convert(kind: str, value: object) -> "bool | str | list[str] | None":
+def _convert(kind: str, value: object) -> bool | str | list[str] | None:
     if kind in ("flag", "opposite"):
         return (value is (kind == "flag")) if isinstance(value, bool) else None
     if kind == "list":

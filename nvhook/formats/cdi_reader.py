@@ -4,6 +4,8 @@ A file is JSON or YAML by its extension. Types follow the Go library, which read
 decoder: a number may stand for a text (``name: 0``), null for an absent field.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats import json_text, yaml_text
 from nvhook.formats.cdi_rules import violations
@@ -19,12 +21,12 @@ from nvhook.formats.cdi_spec import (
     NetDevice,
     Spec,
 )
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final, TypeVar
+    from typing import TypeVar
 
     Item = TypeVar("Item")
 
@@ -33,15 +35,13 @@ _UINT32 = (1 << 32) - 1
 _INT64 = (1 << 63) - 1
 
 
-class Finding(Record):
+@record
+class Finding:
     """A violation: ``path`` is the place inside the document, empty for the whole file."""
 
-    __slots__ = ("file", "path", "reason")
-
-    def __init__(self, file: str, path: str, reason: str) -> None:
-        self.file: Final = file
-        self.path: Final = path
-        self.reason: Final = reason
+    file: str
+    path: str
+    reason: str
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.file, self.path, self.reason) if part)
@@ -243,8 +243,8 @@ class _Reader:
         fields: dict[str, object],
         key: str,
         path: str,
-        read_item: "Callable[[object, str], Item]",
-    ) -> "tuple[Item, ...]":
+        read_item: Callable[[object, str], Item],
+    ) -> tuple[Item, ...]:
         where = _join(path, key)
         value = fields.get(key)
         if value is None:

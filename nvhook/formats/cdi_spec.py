@@ -4,12 +4,13 @@ Source: CDI specification 1.1.0; field names are its own, in snake case. An empt
 and None mean that the field is not there, as in the Go library that engines read specs with.
 """
 
-from nvhook.record import Record
+from __future__ import annotations
+
+from nvhook.record import EMPTY, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Final
 
 MAX_SIZE = 4 << 20
 HOOK_NAMES = (
@@ -22,7 +23,8 @@ HOOK_NAMES = (
 )
 
 
-class CdiDeviceNode(Record):
+@record
+class CdiDeviceNode:
     """A device node.
 
     ``path`` in the container, ``host_path`` if it differs there; ``type`` is b, c, u or p;
@@ -30,178 +32,94 @@ class CdiDeviceNode(Record):
     ``file_mode`` holds permission bits.
     """
 
-    __slots__ = (
-        "file_mode",
-        "gid",
-        "host_path",
-        "major",
-        "minor",
-        "path",
-        "permissions",
-        "type",
-        "uid",
-    )
-
-    def __init__(
-        self,
-        path: str,
-        host_path: str = "",
-        type: str = "",  # noqa: A002 - the name the specification uses
-        major: int = 0,
-        minor: int = 0,
-        file_mode: int | None = None,
-        permissions: str = "",
-        uid: int | None = None,
-        gid: int | None = None,
-    ) -> None:
-        self.path: Final = path
-        self.host_path: Final = host_path
-        self.type: Final = type
-        self.major: Final = major
-        self.minor: Final = minor
-        self.file_mode: Final = file_mode
-        self.permissions: Final = permissions
-        self.uid: Final = uid
-        self.gid: Final = gid
+    path: str
+    host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int | None = None
+    permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
 
 
-class NetDevice(Record):
+@record
+class NetDevice:
     """A network interface of the host that moves into the container, where it is called name."""
 
-    __slots__ = ("host_interface_name", "name")
-
-    def __init__(self, host_interface_name: str, name: str) -> None:
-        self.host_interface_name: Final = host_interface_name
-        self.name: Final = name
+    host_interface_name: str
+    name: str
 
 
-class Hook(Record):
+@record
+class Hook:
     """An OCI hook; ``args[0]`` is the program's name, ``timeout`` is in seconds."""
 
-    __slots__ = ("args", "env", "hook_name", "path", "timeout")
-
-    def __init__(
-        self,
-        hook_name: str,
-        path: str,
-        args: tuple[str, ...] = (),
-        env: tuple[str, ...] = (),
-        timeout: int | None = None,
-    ) -> None:
-        self.hook_name: Final = hook_name
-        self.path: Final = path
-        self.args: Final = args
-        self.env: Final = env
-        self.timeout: Final = timeout
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
 
 
-class CdiMount(Record):
+@record
+class CdiMount:
     """A mount of a host path."""
 
-    __slots__ = ("container_path", "host_path", "options", "type")
-
-    def __init__(
-        self,
-        host_path: str,
-        container_path: str,
-        options: tuple[str, ...] = (),
-        type: str = "",  # noqa: A002 - the name the specification uses
-    ) -> None:
-        self.host_path: Final = host_path
-        self.container_path: Final = container_path
-        self.options: Final = options
-        self.type: Final = type
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+    type: str = ""
 
 
-class IntelRdt(Record):
+@record
+class IntelRdt:
     """Settings of Intel's resource director; ``schemata`` is None where the spec has no list."""
 
-    __slots__ = ("clos_id", "enable_monitoring", "l3_cache_schema", "mem_bw_schema", "schemata")
-
-    def __init__(
-        self,
-        clos_id: str = "",
-        l3_cache_schema: str = "",
-        mem_bw_schema: str = "",
-        schemata: tuple[str, ...] | None = None,
-        enable_monitoring: bool = False,
-    ) -> None:
-        self.clos_id: Final = clos_id
-        self.l3_cache_schema: Final = l3_cache_schema
-        self.mem_bw_schema: Final = mem_bw_schema
-        self.schemata: Final = schemata
-        self.enable_monitoring: Final = enable_monitoring
+    clos_id: str = ""
+    l3_cache_schema: str = ""
+    mem_bw_schema: str = ""
+    schemata: tuple[str, ...] | None = None
+    enable_monitoring: bool = False
 
 
-class ContainerEdits(Record):
+@record
+class ContainerEdits:
     """What an engine changes in a container's config.json; ``env`` entries are ``NAME=value``."""
 
-    __slots__ = (
-        "additional_gids",
-        "device_nodes",
-        "env",
-        "hooks",
-        "intel_rdt",
-        "mounts",
-        "net_devices",
-    )
-
-    def __init__(
-        self,
-        env: tuple[str, ...] = (),
-        device_nodes: tuple[CdiDeviceNode, ...] = (),
-        net_devices: tuple[NetDevice, ...] = (),
-        hooks: tuple[Hook, ...] = (),
-        mounts: tuple[CdiMount, ...] = (),
-        intel_rdt: IntelRdt | None = None,
-        additional_gids: tuple[int, ...] = (),
-    ) -> None:
-        self.env: Final = env
-        self.device_nodes: Final = device_nodes
-        self.net_devices: Final = net_devices
-        self.hooks: Final = hooks
-        self.mounts: Final = mounts
-        self.intel_rdt: Final = intel_rdt
-        self.additional_gids: Final = additional_gids
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[CdiDeviceNode, ...] = ()
+    net_devices: tuple[NetDevice, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
+    intel_rdt: IntelRdt | None = None
+    additional_gids: tuple[int, ...] = ()
 
 
 NO_EDITS = ContainerEdits()
 
 
-class CdiDevice(Record):
+@record
+class CdiDevice:
     """A device that can be asked for, as ``kind=name``."""
 
-    __slots__ = ("annotations", "edits", "name")
-
-    def __init__(
-        self, name: str, edits: ContainerEdits, annotations: "Mapping[str, str] | None" = None
-    ) -> None:
-        self.name: Final = name
-        self.edits: Final = edits
-        self.annotations: Final = dict(annotations or {})
+    name: str
+    edits: ContainerEdits
+    annotations: Mapping[str, str] = EMPTY
 
 
-class Spec(Record):
+@record
+class Spec:
     """A spec file. ``kind`` is ``vendor/class``; ``edits`` are made once for any of its devices."""
 
-    __slots__ = ("annotations", "devices", "edits", "kind", "version")
-
-    def __init__(
-        self,
-        version: str,
-        kind: str,
-        devices: tuple[CdiDevice, ...],
-        edits: ContainerEdits = NO_EDITS,
-        annotations: "Mapping[str, str] | None" = None,
-    ) -> None:
-        self.version: Final = version
-        self.kind: Final = kind
-        self.devices: Final = devices
-        self.edits: Final = edits
-        self.annotations: Final = dict(annotations or {})
+    version: str
+    kind: str
+    devices: tuple[CdiDevice, ...]
+    edits: ContainerEdits = NO_EDITS
+    annotations: Mapping[str, str] = EMPTY
 
 
-def join(parts: "Iterable[ContainerEdits]") -> ContainerEdits:
+def join(parts: Iterable[ContainerEdits]) -> ContainerEdits:
     """Return the edits of all parts, in order; the last intelRdt wins."""
     every = tuple(parts)
     rdt = [each.intel_rdt for each in every if each.intel_rdt is not None]
@@ -255,7 +173,7 @@ def _never(_spec: Spec) -> bool:
 
 
 # Newest first, with what only a spec of that version or a newer one may have.
-VERSIONS: "tuple[tuple[str, Callable[[Spec], bool]], ...]" = (
+VERSIONS: tuple[tuple[str, Callable[[Spec], bool]], ...] = (
     ("1.1.0", _uses_net_devices_or_schemata),
     ("1.0.0", _never),
     ("0.8.0", _never),

@@ -4,6 +4,8 @@ Stricter than the json module, because engines and runtimes written in Go and C 
 what they could understand differently (duplicate keys, NaN, bad UTF-8) is refused.
 """
 
+from __future__ import annotations
+
 from _json import make_scanner
 
 from nvhook.errors import FormatError
@@ -71,7 +73,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return value
 
 
-def _constant(name: str) -> "NoReturn":
+def _constant(name: str) -> NoReturn:
     raise _RefusedError(f"{name} is not a number")
 
 
@@ -84,7 +86,7 @@ class _Context:
     parse_float = float
     parse_int = int
     parse_constant = staticmethod(_constant)
-    memo: "dict[str, str]" = {}  # noqa: RUF012 - only read by the scanner of old interpreters
+    memo: dict[str, str] = {}  # noqa: RUF012 - only read by the scanner of old interpreters
 
 
 _scan = make_scanner(_Context())  # type: ignore[arg-type]  # typeshed wants a JSONDecoder

@@ -4,19 +4,22 @@ Unknown fields are ignored, known ones must have the right type. Source: OCI run
 1.0-1.2, and what docker, containerd, podman, runc and crun write (tests/data/oci).
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
-from nvhook.record import Record
+from nvhook.record import EMPTY, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from collections.abc import Mapping
 
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 
 
-class State(Record):
+@record
+class State:
     """The state of a container, as a hook gets it.
 
     ``pid`` is the container's first process, 0 where there is none; ``bundle`` is absolute;
@@ -24,26 +27,16 @@ class State(Record):
     ``root`` is crun's copy of config.json's root.path, otherwise empty.
     """
 
-    __slots__ = ("annotations", "bundle", "id", "pid", "root", "status")
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the name the specification uses
-        pid: int,
-        bundle: str,
-        status: str = "",
-        annotations: dict[str, str] | None = None,
-        root: str = "",
-    ) -> None:
-        self.id: Final = id
-        self.pid: Final = pid
-        self.bundle: Final = bundle
-        self.status: Final = status
-        self.annotations: Final = annotations or {}
-        self.root: Final = root
+    id: str
+    pid: int
+    bundle: str
+    status: str = ""
+    annotations: Mapping[str, str] = EMPTY
+    root: str = ""
 
 
-class ContainerConfig(Record):
+@record
+class ContainerConfig:
     """The part of config.json that decides about GPUs.
 
     ``env`` has the last value of each variable, ordered by the entry that won. ``root_path`` is
@@ -52,39 +45,15 @@ class ContainerConfig(Record):
     (path, major, minor) of character devices.
     """
 
-    __slots__ = (
-        "annotations",
-        "devices",
-        "env",
-        "mounts",
-        "privileged",
-        "root_path",
-        "root_readonly",
-        "rootfs_propagation",
-        "user_namespace",
-    )
-
-    def __init__(
-        self,
-        env: dict[str, str],
-        root_path: str,
-        root_readonly: bool = False,
-        privileged: bool = False,
-        mounts: tuple[tuple[str, str], ...] = (),
-        user_namespace: bool = False,
-        annotations: dict[str, str] | None = None,
-        rootfs_propagation: str = "",
-        devices: tuple[tuple[str, int, int], ...] = (),
-    ) -> None:
-        self.env: Final = env
-        self.root_path: Final = root_path
-        self.root_readonly: Final = root_readonly
-        self.privileged: Final = privileged
-        self.mounts: Final = mounts
-        self.user_namespace: Final = user_namespace
-        self.annotations: Final = annotations or {}
-        self.rootfs_propagation: Final = rootfs_propagation
-        self.devices: Final = devices
+    env: Mapping[str, str]
+    root_path: str
+    root_readonly: bool = False
+    privileged: bool = False
+    mounts: tuple[tuple[str, str], ...] = ()
+    user_namespace: bool = False
+    annotations: Mapping[str, str] = EMPTY
+    rootfs_propagation: str = ""
+    devices: tuple[tuple[str, int, int], ...] = ()
 
 
 def parse_state(data: bytes, need_pid: bool = True) -> State:

@@ -4,6 +4,8 @@ The numbers of /dev/dri follow the order in which drivers came up, and boards of
 some of them, so that neither index nor minor of a GPU tells its nodes.
 """
 
+from __future__ import annotations
+
 import os
 
 from nvhook.core.inventory import DrmNode
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _KINDS = {"card": "card", "renderD": "render"}
 
 
-def find_drm(gpus: "Iterable[Gpu]", dev_root: str, sys_root: str) -> tuple[DrmNode, ...]:
+def find_drm(gpus: Iterable[Gpu], dev_root: str, sys_root: str) -> tuple[DrmNode, ...]:
     """Return the nodes that belong to these GPUs and exist; none where nvidia-drm is not loaded."""
     found = []
     for gpu in gpus:
@@ -42,7 +44,7 @@ def find_drm(gpus: "Iterable[Gpu]", dev_root: str, sys_root: str) -> tuple[DrmNo
     return tuple(found)
 
 
-def _is_same(node: "HostNode", numbers: str) -> bool:
+def _is_same(node: HostNode, numbers: str) -> bool:
     """Tell whether a node has the device numbers that /sys gives: old nodes may be left behind."""
     text = read_text(numbers, 64)
     return text is None or text.strip() == f"{node.major}:{node.minor}"

@@ -1,5 +1,7 @@
 """The nodes and files of a feature: looked for only when it is asked for."""
 
+from __future__ import annotations
+
 import os
 from fnmatch import fnmatchcase
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from nvhook.core.inventory import HostNode
 
 
-def find_feature_nodes(feature: "Feature", dev_root: str) -> "tuple[HostNode, ...]":
+def find_feature_nodes(feature: Feature, dev_root: str) -> tuple[HostNode, ...]:
     """Return the device nodes of a feature, by name, the numbers in it as numbers."""
     directory = dev_root.rstrip("/")
     names: dict[str, None] = {}
@@ -34,7 +36,7 @@ def find_feature_nodes(feature: "Feature", dev_root: str) -> "tuple[HostNode, ..
     return tuple([node for node in nodes if node is not None])
 
 
-def find_feature_files(feature: "Feature", driver_root: str, dev_root: str) -> tuple[HostFile, ...]:
+def find_feature_files(feature: Feature, driver_root: str, dev_root: str) -> tuple[HostFile, ...]:
     """Return the files and directories of a feature that this host has."""
     machine = os.path.dirname(dev_root.rstrip("/")) or "/"
     places = [(driver_root, path) for path in feature.files]

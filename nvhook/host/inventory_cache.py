@@ -4,7 +4,9 @@ What changes without a trace (nodes, sockets, majors, driver texts) is read anew
 file that is not exactly what this version wrote for exactly this host is ignored and replaced.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook import state
 from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
@@ -132,7 +134,7 @@ def _key(
 
 def _stamp(path: str) -> str:
     try:
-        status = posix.stat(path)
+        status = os.stat(path)
     except OSError:
         return "absent"
     fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -141,7 +143,7 @@ def _stamp(path: str) -> str:
 
 def _read(
     path: str, key: list[str]
-) -> "tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None":
+) -> tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None:
     content = remembered(path, key)
     cuda_version = content.get("cuda_version")
     if not isinstance(cuda_version, str):
@@ -176,8 +178,8 @@ def remember(path: str, key: list[str], content: dict[str, object]) -> None:
 
 
 def rows(
-    found: object, record: "Callable[..., Row]", fields: "tuple[tuple[str, type], ...]"
-) -> "tuple[Row, ...]":
+    found: object, record: Callable[..., Row], fields: tuple[tuple[str, type], ...]
+) -> tuple[Row, ...]:
     """Return the records of the rows of a cache file.
 
     Raises: FormatError where they are not exactly of these fields.
@@ -202,9 +204,7 @@ def _content(inventory: Inventory) -> dict[str, object]:
     }
 
 
-def values(
-    records: "Iterable[object]", fields: "tuple[tuple[str, type], ...]"
-) -> list[list[object]]:
+def values(records: Iterable[object], fields: tuple[tuple[str, type], ...]) -> list[list[object]]:
     """Return records as the rows of a cache file."""
     return [[getattr(record, name) for name, _ in fields] for record in records]
 

@@ -4,7 +4,9 @@ Which instances exist, the capabilities tree below /proc says; how NVML numbers 
 child process asks once, and a file remembers it until an instance comes or goes.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.core.inventory import MigDevice
 from nvhook.core.mig_plans import node_name
@@ -13,12 +15,11 @@ from nvhook.formats import mig_capabilities
 from nvhook.host.driver_texts import driver_directory, read_text
 from nvhook.host.inventory_cache import remember, remembered, rows, values
 from nvhook.host.nodes import read_node
-from nvhook.record import Record
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from nvhook.core.inventory import Gpu, HostNode, Inventory
 
@@ -39,21 +40,19 @@ FIELDS = (
 MAX_MINORS = 1 << 20
 
 
-class Instance(Record):
+@record
+class Instance:
     """A compute instance that exists; ``inode`` is its directory's, another one when made anew."""
 
-    __slots__ = ("ci", "gi", "gpu", "inode")
-
-    def __init__(self, gpu: "Gpu", gi: int, ci: int, inode: int) -> None:
-        self.gpu: Final = gpu
-        self.gi: Final = gi
-        self.ci: Final = ci
-        self.inode: Final = inode
+    gpu: Gpu
+    gi: int
+    ci: int
+    inode: int
 
 
 def add_to(
-    inventory: "Inventory", dev_root: str, state_directory: str, whole: bool = False
-) -> "Inventory":
+    inventory: Inventory, dev_root: str, state_directory: str, whole: bool = False
+) -> Inventory:
     """Return an inventory with the MIG devices and the nodes of their capabilities.
 
     ``whole``: with the minors of all capabilities, and the nodes to manage MIG.
@@ -72,13 +71,13 @@ def add_to(
     for minor in sorted(minors):
         node = read_node(dev_root.rstrip("/"), node_name(minor))
         nodes += [node] if node is not None else []
-    return inventory.replace(
-        nodes=(*inventory.nodes, *nodes), mig_devices=devices, mig_capabilities=table
+    return replace(
+        inventory, nodes=(*inventory.nodes, *nodes), mig_devices=devices, mig_capabilities=table
     )
 
 
 def _devices(
-    inventory: "Inventory", capabilities: "_Capabilities", state_directory: str
+    inventory: Inventory, capabilities: _Capabilities, state_directory: str
 ) -> tuple[MigDevice, ...]:
     instances = [*_instances(inventory)]
     if not instances:
@@ -94,7 +93,7 @@ def _devices(
     return devices
 
 
-def _instances(inventory: "Inventory") -> "Iterator[Instance]":
+def _instances(inventory: Inventory) -> Iterator[Instance]:
     """Yield the compute instances of the GPUs, in the order of their ids."""
     tree = driver_directory(inventory.proc_root) + "/capabilities"
     for gpu in inventory.gpus:
@@ -107,7 +106,7 @@ def _instances(inventory: "Inventory") -> "Iterator[Instance]":
 def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     """Return (N, inode) of the entries ``<prefix>N``, in order; none where nothing is."""
     try:
-        with posix.scandir(directory) as entries:
+        with os.scandir(directory) as entries:
             found = [
                 (mig_capabilities.numbered(entry.name, prefix), entry.inode()) for entry in entries
             ]
@@ -116,7 +115,7 @@ def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     return sorted([(number, inode) for number, inode in found if number is not None])
 
 
-def _key(inventory: "Inventory", instances: list[Instance]) -> list[str]:
+def _key(inventory: Inventory, instances: list[Instance]) -> list[str]:
     """Return what the numbers and names of MIG devices hang on."""
     boot_id = read_text(inventory.proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
     return [
@@ -130,7 +129,7 @@ def _key(inventory: "Inventory", instances: list[Instance]) -> list[str]:
     ]
 
 
-def _read(path: str, key: list[str], gpus: "tuple[Gpu, ...]") -> tuple[MigDevice, ...] | None:
+def _read(path: str, key: list[str], gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...] | None:
     by_index = {gpu.index: gpu for gpu in gpus}
     try:
         return rows(
@@ -143,7 +142,7 @@ def _read(path: str, key: list[str], gpus: "tuple[Gpu, ...]") -> tuple[MigDevice
 
 
 def _discover(
-    inventory: "Inventory", instances: list[Instance], capabilities: "_Capabilities"
+    inventory: Inventory, instances: list[Instance], capabilities: _Capabilities
 ) -> tuple[MigDevice, ...]:
     from nvhook.host.nvml import mig_devices
 
@@ -193,7 +192,7 @@ class _Capabilities:
             )
         return found
 
-    def all(self, instances: "Iterator[Instance]") -> dict[str, int]:
+    def all(self, instances: Iterator[Instance]) -> dict[str, int]:
         """Return the driver's table, or where there is none, what stands in the tree."""
         if self.table():
             return self.table()

@@ -1,7 +1,7 @@
 """NVIDIA's device nodes and sockets: they come and go while a machine runs, so never cached."""
 
-import _stat as stat
-import posix
+import os
+import stat
 
 from nvhook.core.catalog import CONTROL_NODES, SOCKETS
 from nvhook.core.inventory import HostFile, HostNode
@@ -16,7 +16,7 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
     """
     directory = dev_root.rstrip("/")
     try:
-        present = posix.listdir(directory or "/")
+        present = os.listdir(directory or "/")
     except OSError:
         return ()
     gpus = [name for name in present if name.startswith("nvidia") and is_decimal(name[6:])]
@@ -30,7 +30,7 @@ def read_node(directory: str, name: str) -> HostNode | None:
     """Return the character device of this name below a directory, None if it is none."""
     path = f"{directory}/{name}"
     try:
-        status = posix.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return None
     if not stat.S_ISCHR(status.st_mode):
@@ -38,8 +38,8 @@ def read_node(directory: str, name: str) -> HostNode | None:
     return HostNode(
         name=name,
         host_path=path,
-        major=posix.major(status.st_rdev),
-        minor=posix.minor(status.st_rdev),
+        major=os.major(status.st_rdev),
+        minor=os.minor(status.st_rdev),
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
@@ -68,12 +68,12 @@ def _socket(driver_root: str, path: str) -> str | None:
         return None
     fd, resolved = opened
     try:
-        status = posix.fstat(fd)
+        status = os.fstat(fd)
     finally:
-        posix.close(fd)
+        os.close(fd)
     if stat.S_ISSOCK(status.st_mode):
         return resolved
     # /tmp is everyone's: a link there, or a directory of some user's making, would put a tree of
     # that user's choice into every GPU container.
-    is_trusted = resolved == path and status.st_uid in (0, posix.geteuid())
+    is_trusted = resolved == path and status.st_uid in (0, os.geteuid())
     return resolved if stat.S_ISDIR(status.st_mode) and is_trusted else None

@@ -1,6 +1,6 @@
 """Device programs attached by a bpf_link: swapped on the link, which keeps them attached."""
 
-import posix
+import os
 from errno import EINVAL, ENOENT
 
 from nvhook._native import SyscallError, call, ffi, lib
@@ -14,7 +14,7 @@ def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
 
     Raises: NvhookError.
     """
-    inode = posix.fstat(cgroup).st_ino
+    inode = os.fstat(cgroup).st_ino
     following = ffi.new("uint32_t *")
     program, directory = ffi.new("uint32_t *"), ffi.new("uint64_t *")
     for _ in range(MAX_LINKS):
@@ -35,5 +35,5 @@ def update_link(cgroup: int, number: int, new: int, old: int) -> bool:
         except SyscallError as error:
             raise failed("update the link of a device program", error) from error
         finally:
-            posix.close(link)
+            os.close(link)
     return False

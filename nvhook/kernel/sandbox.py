@@ -6,6 +6,8 @@ device can be opened and no volume written, without capabilities, with a system 
 a deadline. The container's own ldconfig is never run.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import resource
@@ -34,7 +36,7 @@ _LAST_CAP = 40
 _FAILED = 71
 
 
-def ldconfig(process: "Process", rootfs: "Root", directories: tuple[str, ...]) -> None:
+def ldconfig(process: Process, rootfs: Root, directories: tuple[str, ...]) -> None:
     """Rebuild a container's loader cache: its own configuration's directories, and these.
 
     Raises: HostError if the host has no ldconfig, ContainerError if it fails.
@@ -89,7 +91,7 @@ def _sealed_ldconfig() -> int:
     )
 
 
-def _confine_and_run(program: int, rootfs: "Root", directories: tuple[str, ...]) -> "NoReturn":
+def _confine_and_run(program: int, rootfs: Root, directories: tuple[str, ...]) -> NoReturn:
     os.fchdir(mounts.clone_tree(rootfs.fd))
     os.chroot(".")
     os.chdir("/")

@@ -6,6 +6,7 @@ from nvhook.formats import ldcache
 from nvhook.kernel.root import CONTENT, LINK, MOUNT, OldFile
 from nvhook.kernel.root import Step as RootStep
 from nvhook.live.journal import RULES, boundary, digest, rules_of
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _give_back(rootfs: "Root", path: str, steps: "list[Step]", libraries: "set[s
         entries = [entry for entry in cache.entries if not _is_ours(entry.path, libraries)]
         if len(entries) == len(cache.entries):
             return ""
-        data = ldcache.render(cache.replace(entries=tuple(entries)))
+        data = ldcache.render(replace(cache, entries=tuple(entries)))
     except FormatError as error:
         return str(error)
     return rootfs.undo(RootStep(CONTENT, path, old=OldFile(data, 0o644, rootfs.owner)))

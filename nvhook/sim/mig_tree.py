@@ -5,16 +5,11 @@ Source: NVIDIA's MIG user guide (profiles, placements); tests/data/mig_minors.
 
 import re
 import uuid
+from collections.abc import Sequence
 
-from nvhook.core.inventory import MigDevice
+from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
 from nvhook.formats import mig_capabilities
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.core.inventory import Gpu
 
 MAX_DEVICES = 7
 # The ids of GPU instances by their number of slices: an id stands for a size and a place.
@@ -30,7 +25,7 @@ _UUIDS = uuid.UUID("5d2a7c1e-60b4-4f3c-9a58-3e7f0c9d1b27")
 
 
 def partition(
-    gpus: "tuple[Gpu, ...]", profiles: "Sequence[str]", indices: "Sequence[int] | None", branch: int
+    gpus: tuple[Gpu, ...], profiles: Sequence[str], indices: Sequence[int] | None, branch: int
 ) -> tuple[MigDevice, ...]:
     """Return the MIG devices of GPUs that are all partitioned alike, those of indices or all.
 
@@ -58,7 +53,7 @@ def partition(
     )
 
 
-def _instances(profiles: "Sequence[str]") -> list[int]:
+def _instances(profiles: Sequence[str]) -> list[int]:
     """Return the GPU instance's id for each profile."""
     used: set[int] = set()
     slices = 0
@@ -82,7 +77,7 @@ def _instances(profiles: "Sequence[str]") -> list[int]:
     return found
 
 
-def _device(gpu: "Gpu", index: int, profile: str, gi: int, branch: int) -> MigDevice:
+def _device(gpu: Gpu, index: int, profile: str, gi: int, branch: int) -> MigDevice:
     table = minors(gpu.minor)
     name = f"MIG-{gpu.uuid}/{gi}/0"
     if branch >= _UUID_BRANCH:
@@ -106,7 +101,7 @@ def minors(gpu_minor: int) -> dict[str, int]:
     return table
 
 
-def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") -> dict[str, str]:
+def capability_files(gpus: tuple[Gpu, ...], devices: tuple[MigDevice, ...]) -> dict[str, str]:
     """Return the files of /proc/driver: the capabilities that are there, the table of all."""
     table = {mig_capabilities.CONFIG: CONFIG_MINOR, mig_capabilities.MONITOR: MONITOR_MINOR}
     for gpu in gpus:
@@ -120,7 +115,7 @@ def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") 
     return files
 
 
-def present(devices: "tuple[MigDevice, ...]") -> "list[tuple[str, int, int]]":
+def present(devices: tuple[MigDevice, ...]) -> list[tuple[str, int, int]]:
     """Return (name, minor, mode) of the capabilities that a driver with these devices shows."""
     found = [
         (mig_capabilities.CONFIG, CONFIG_MINOR, 0o400),

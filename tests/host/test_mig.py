@@ -18,6 +18,7 @@ from nvhook.core.request import Request
 from nvhook.create import cdi_devices, pipeline, preview
 from nvhook.errors import HostError
 from nvhook.host import mig_devices, nvml
+from nvhook.record import replace
 from nvhook.sim.driver import create
 from nvhook.sim.machine import drm_nodes
 
@@ -293,7 +294,7 @@ def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabi
 def test_the_hook_of_a_cdi_spec_tells_systemd_nothing_where_rules_are_off(settings) -> None:
     node = [("/dev/nvidia0", 195, 0)]
     for device_rules in (True, False):
-        changed = settings.replace(device_rules=device_rules)
+        changed = replace(settings, device_rules=device_rules)
         plan = cdi_devices.plan_for_devices(node, "compute", changed).plan
         assert any(isinstance(edit, CgroupRule) for edit in plan.edits) is device_rules
 

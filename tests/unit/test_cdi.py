@@ -11,6 +11,7 @@ from nvhook.formats import cdi_spec, yaml_text
 from nvhook.formats.cdi_reader import parse, read
 from nvhook.formats.cdi_rules import is_device_name, is_kind, split_name, violations
 from nvhook.formats.cdi_writer import dump_json, dump_yaml
+from nvhook.record import replace
 from tests.cdi.cases import DATA, DOCUMENTS, ENV, SAMPLES, YAML, spec
 
 
@@ -232,6 +233,6 @@ def test_text_there_and_back(original: cdi_spec.Spec) -> None:
 def test_the_minimum_version_is_one_that_the_rules_take(original: cdi_spec.Spec) -> None:
     lowest = cdi_spec.minimum_version(original)
     versions = [version for version, _ in cdi_spec.VERSIONS]
-    assert list(violations(original.replace(version=lowest))) == []
+    assert list(violations(replace(original, version=lowest))) == []
     for older in versions[versions.index(lowest) + 1 :]:
-        assert [path for path, _ in violations(original.replace(version=older))] == ["cdiVersion"]
+        assert [path for path, _ in violations(replace(original, version=older))] == ["cdiVersion"]

@@ -13,6 +13,7 @@ from nvhook.core.planner import device_plan, plan_request
 from nvhook.core.selection import select
 from nvhook.errors import HostError
 from nvhook.formats import mig_capabilities
+from nvhook.record import replace
 
 DATA = Path(__file__).parents[1] / "data"
 CAPS, CAPABILITIES = 235, "/proc/driver/nvidia/capabilities"
@@ -54,7 +55,7 @@ def host(*left_out: str, table: dict[str, int] | None = None) -> Inventory:
         (),
         {"params": ""},
         MIG,
-        table,
+        table or {},
     )
 
 
@@ -179,12 +180,12 @@ def test_only_a_mig_device_for_graphics_has_its_gpus_render_node(profile, render
         DrmNode(gpu.pci_bus_id, node(f"dri/renderD{128 + gpu.index}", 226, 128 + gpu.index), "")
         for gpu in GPUS
     )
-    device = MIG[1].replace(profile=profile)
-    plan = device_plan(device, host().replace(drm=drm))
+    device = replace(MIG[1], profile=profile)
+    plan = device_plan(device, replace(host(), drm=drm))
     assert ("/dev/dri/renderD128" in nodes_of(plan)) is renders
     assert ((226, 128) in rules_of(plan)) is renders
     assert (226, 129) not in rules_of(plan)
-    assert "/dev/dri/renderD128" in nodes_of(device_plan(GPUS[0], host().replace(drm=drm)))
+    assert "/dev/dri/renderD128" in nodes_of(device_plan(GPUS[0], replace(host(), drm=drm)))
 
 
 def test_egl_is_told_of_a_gpu_once_however_many_of_its_mig_devices_are_given() -> None:
