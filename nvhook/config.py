@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 
-from nvhook import state
+from nvhook import observations, state
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.request import SWARM_PREFIX
@@ -160,12 +160,14 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         if path is None:
+            observations.stamp(name, None)
             return {}
         raise ConfigError(f"configuration file {name} does not exist") from None
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     try:
         status = os.fstat(fd)
+        observations.stamp(name, status)
         key = _key(name, status)
         cache = f"{state.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)

@@ -5,8 +5,7 @@ They are the image's files. All that comes of them are names in that container's
 
 from __future__ import annotations
 
-import os
-
+from nvhook import observations
 from nvhook.core.compat import CompatDirectory
 from nvhook.core.edits import CachedLibrary
 from nvhook.core.layout import COMPAT_DIRECTORY as DIRECTORY
@@ -38,6 +37,7 @@ def find(rootfs: RootView) -> CompatDirectory | None:
         libraries = [library for name in names if (library := _library(rootfs, name)) is not None]
         note = _note(rootfs, _LIBCUDA + versions[0])
     except (ContainerError, FormatError, OSError):
+        observations.spoil("the image's compatibility libraries are odd")
         return None
     if not any(library.name == "libcuda.so.1" for library in libraries):
         return None
@@ -50,13 +50,11 @@ def _library(rootfs: RootView, name: str) -> CachedLibrary | None:
     """Return the entry of a name that the loader looks for: a soname, and libcuda.so."""
     if not name.startswith("lib") or ".so" not in name:
         return None
-    fd = rootfs.open_file(f"{DIRECTORY}/{name}")
-    if fd is None:
+    reader = rootfs.reader(f"{DIRECTORY}/{name}")
+    if reader is None:
         return None
-    try:
-        header = elf.parse_file(lambda offset, size: os.pread(fd, size, offset))
-    finally:
-        os.close(fd)
+    with reader as read:
+        header = elf.parse_file(read)
     flags = elf.cache_flags(header)
     if flags is None or name not in (header.soname, "libcuda.so"):
         return None
@@ -64,10 +62,8 @@ def _library(rootfs: RootView, name: str) -> CachedLibrary | None:
 
 
 def _note(rootfs: RootView, name: str) -> cuda_note.CudaNote | None:
-    fd = rootfs.open_file(f"{DIRECTORY}/{name}")
-    if fd is None:
+    reader = rootfs.reader(f"{DIRECTORY}/{name}")
+    if reader is None:
         return None
-    try:
-        return cuda_note.read_note(lambda offset, size: os.pread(fd, size, offset))
-    finally:
-        os.close(fd)
+    with reader as read:
+        return cuda_note.read_note(read)

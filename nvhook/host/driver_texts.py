@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nvhook import observations
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
 from nvhook.formats.proc_driver import is_driver_version, nvidia_majors, parse_version
@@ -19,17 +20,22 @@ MAX_TEXT = 256 * 1024
 
 def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     """Return the text of a file, None if there is none; bytes beyond limit are left out."""
+    data = _read(path, limit)
+    observations.text(path, limit, data)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _read(path: str, limit: int) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return None
     try:
-        data = content(fd, limit)
+        return content(fd, limit)
     except OSError:
         return None
     finally:
         os.close(fd)
-    return data.decode("utf-8", "replace")
 
 
 def driver_directory(proc_root: str) -> str:
@@ -74,10 +80,7 @@ def read_proc_files(proc_root: str) -> dict[str, str]:
 
 def list_gpu_directories(proc_root: str) -> list[str]:
     """Return the sorted names in /proc/driver/nvidia/gpus: one PCI bus id for each GPU."""
-    try:
-        return sorted(os.listdir(driver_directory(proc_root) + "/gpus"))
-    except OSError:
-        return []
+    return sorted(observations.names(driver_directory(proc_root) + "/gpus") or ())
 
 
 def has_mig_gpus(majors: Mapping[str, int], proc_root: str) -> bool:
@@ -87,8 +90,4 @@ def has_mig_gpus(majors: Mapping[str, int], proc_root: str) -> bool:
     """
     if "nvidia-caps" not in majors:
         return False
-    try:
-        names = os.listdir(driver_directory(proc_root) + "/capabilities")
-    except OSError:
-        return False
-    return any(name.startswith("gpu") for name in names)
+    return bool(observations.names(driver_directory(proc_root) + "/capabilities", "gpu"))

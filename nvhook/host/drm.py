@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nvhook import observations
 from nvhook.core.inventory import DrmNode
 from nvhook.formats.proc_driver import is_decimal
 from nvhook.host.driver_texts import read_text
@@ -28,11 +29,7 @@ def find_drm(gpus: Iterable[Gpu], dev_root: str, sys_root: str) -> tuple[DrmNode
     found = []
     for gpu in gpus:
         directory = f"{sys_root.rstrip('/')}/bus/pci/devices/{gpu.pci_bus_id}/drm"
-        try:
-            names = sorted(os.listdir(directory))
-        except OSError:
-            continue
-        for name in names:
+        for name in sorted(observations.names(directory) or ()):
             prefix = name.rstrip("0123456789")
             if prefix not in _KINDS or not is_decimal(name[len(prefix) :]):
                 continue
@@ -51,7 +48,5 @@ def _is_same(node: HostNode, numbers: str) -> bool:
 
 
 def _leads_to(link: str, name: str) -> bool:
-    try:
-        return os.path.basename(os.readlink(link)) == name
-    except OSError:
-        return False
+    target = observations.link(link)
+    return target is not None and os.path.basename(target) == name

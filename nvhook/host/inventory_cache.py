@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from nvhook import state
+from nvhook import observations, state
 from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
@@ -67,6 +67,7 @@ def load(
         roots = driver_root, dev_root, proc_root, sys_root
         other = platforms.find(*roots, state_directory, every_csv)
         if other is not None:
+            observations.spoil("WSL 2 and Jetsons are looked at anew for each container")
             return other
     version = read_driver_version(proc_root, sys_root)
     majors = read_majors(proc_root)
@@ -76,10 +77,12 @@ def load(
     if cached is None or _has_new_uuid(cached[0], proc_root):
         from nvhook.host.discovery import discover
 
-        inventory = discover(driver_root, dev_root, proc_root, sys_root)
+        with observations.Paused():
+            found = discover(driver_root, dev_root, proc_root, sys_root)
         # The key was taken first: what changed meanwhile makes the next start discover again.
-        remember(path, key, _content(inventory))
-        return inventory
+        remember(path, key, _content(found))
+        files = tuple([file for file in found.files if file.group != "socket"])
+        cached = found.gpus, found.libraries, files, found.cuda_version
     gpus, libraries, files, cuda_version = cached
     return Inventory(
         driver_version=version,
@@ -136,7 +139,9 @@ def _stamp(path: str) -> str:
     try:
         status = os.stat(path)
     except OSError:
+        observations.stamp(path, None)
         return "absent"
+    observations.stamp(path, status)
     fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
     return ":".join([str(field) for field in fields])
 

@@ -6,8 +6,6 @@ child process asks once, and a file remembers it until an instance comes or goes
 
 from __future__ import annotations
 
-import os
-
 from nvhook.core.inventory import MigDevice
 from nvhook.core.mig_plans import node_name
 from nvhook.errors import FormatError, HostError
@@ -87,9 +85,12 @@ def _devices(
     cached = _read(path, key, inventory.gpus)
     if cached is not None:
         return cached
-    devices = _discover(inventory, instances, capabilities)
+    with observations.Paused():
+        devices = _discover(inventory, instances, capabilities)
     if all(device.uuid for device in devices):
         remember(path, key, {"devices": values(devices, FIELDS)})
+    else:
+        observations.spoil("NVML does not know all MIG devices")
     return devices
 
 
@@ -105,13 +106,8 @@ def _instances(inventory: Inventory) -> Iterator[Instance]:
 
 def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     """Return (N, inode) of the entries ``<prefix>N``, in order; none where nothing is."""
-    try:
-        with os.scandir(directory) as entries:
-            found = [
-                (mig_capabilities.numbered(entry.name, prefix), entry.inode()) for entry in entries
-            ]
-    except OSError:
-        return []
+    entries = observations.inodes(directory, prefix)
+    found = [(mig_capabilities.numbered(name, prefix), inode) for name, inode in entries]
     return sorted([(number, inode) for number, inode in found if number is not None])
 
 

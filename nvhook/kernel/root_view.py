@@ -4,10 +4,13 @@ Whatever the image contains (links out of the root, loops, dangling links, socke
 nothing here reaches the host, and only regular files are opened.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 
+from nvhook import observations
 from nvhook._native import SyscallError, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel.descriptors import content
@@ -18,9 +21,43 @@ from nvhook.kernel.refusals import (
     wrong_type,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Reader:
+    """Pieces of an open file, which are noted when it is closed."""
+
+    __slots__ = ("_fd", "_path", "_pieces")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._pieces: list[tuple[int, int, bytes]] = []
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return at most size bytes from an offset.
+
+        Raises: OSError.
+        """
+        data = os.pread(self._fd, size, offset)
+        self._pieces.append((offset, size, data))
+        return data
+
+    def __enter__(self) -> Callable[[int, int], bytes]:
+        return self.read
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        observations.pieces(self._path, self._pieces)
+
 
 class RootView:
-    """A root directory to read from. ``fd`` is its descriptor."""
+    """A root directory to read from. ``fd`` is its descriptor.
+
+    What has(), same(), names() and reader() say is noted (observations.py).
+    """
 
     __slots__ = ("_fds", "fd")
 
@@ -37,7 +74,16 @@ class RootView:
 
     def has(self, path: str) -> bool:
         """Tell whether something exists at path (links followed inside the root)."""
-        return self.identity(path) is not None
+        there = self.identity(path) is not None
+        observations.of_root("has", path, answer=str(int(there)))
+        return there
+
+    def same(self, path: str, other: str) -> bool:
+        """Tell whether two paths lead to the same file."""
+        identity = self.identity(path)
+        same = identity is not None and identity == self.identity(other)
+        observations.of_root("same", path, other, answer=str(int(same)))
+        return same
 
     def identity(self, path: str) -> tuple[int, int] | None:
         """Return (st_dev, st_ino) of path inside the root, or None."""
@@ -71,17 +117,33 @@ class RootView:
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory; none if there is no such directory."""
+        found = self._names(path)
+        observations.entries(path, found)
+        return sorted(found or ())
+
+    def _names(self, path: str) -> list[str] | None:
         try:
             fd = self._openat2(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except SyscallError:
-            return []
+            return None
         try:
             refuse_kernel_filesystem(fd, path)
-            return sorted(os.listdir(fd))
+            return os.listdir(fd)
         except (ContainerError, OSError):
-            return []
+            return None
         finally:
             os.close(fd)
+
+    def reader(self, path: str) -> Reader | None:
+        """Open a regular file to read pieces of it, None if it is absent.
+
+        Raises: ContainerError if it is something else.
+        """
+        fd = self.open_file(path)
+        if fd is None:
+            observations.of_root("bytes", path, "", answer=observations.ABSENT)
+            return None
+        return Reader(path, fd)
 
     def open_file(self, path: str) -> int | None:
         """Open a regular file for reading, None if it is absent.
