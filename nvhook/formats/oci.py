@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 
+# Of variables, annotations and mounts, only these can decide anything: the launcher knows a
+# container again by a digest of them (_native/request.c).
+OBSERVED_VARIABLES = ("NVIDIA_", "CUDA_VERSION", "DOCKER_RESOURCE")  # what names begin with
+OBSERVED_ANNOTATIONS = "cdi.k8s.io/"  # what keys begin with
+OBSERVED_MOUNTS = "/var/run/nvidia-container-devices"  # in destinations
+
 
 class State(Record):
     """The state of a container, as a hook gets it.
@@ -49,7 +55,8 @@ class ContainerConfig(Record):
     ``env`` has the last value of each variable, ordered by the entry that won. ``root_path`` is
     absolute but not resolved: it may contain symbolic links. ``privileged`` means CAP_SYS_ADMIN in
     the bounding set, whatever gave it. ``mounts`` are (source, destination) pairs, ``devices`` the
-    (path, major, minor) of character devices.
+    (path, major, minor) of character devices. Variables, annotations and mounts that are not
+    observed are left out here, whoever makes it, so that nothing can come to depend on them.
     """
 
     __slots__ = (
@@ -59,7 +66,6 @@ class ContainerConfig(Record):
         "mounts",
         "privileged",
         "root_path",
-        "root_readonly",
         "rootfs_propagation",
         "user_namespace",
     )
@@ -68,7 +74,6 @@ class ContainerConfig(Record):
         self,
         env: dict[str, str],
         root_path: str,
-        root_readonly: bool = False,
         privileged: bool = False,
         mounts: tuple[tuple[str, str], ...] = (),
         user_namespace: bool = False,
@@ -76,13 +81,18 @@ class ContainerConfig(Record):
         rootfs_propagation: str = "",
         devices: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
-        self.env: Final = env
+        self.env: Final = {
+            name: value for name, value in env.items() if name.startswith(OBSERVED_VARIABLES)
+        }
         self.root_path: Final = root_path
-        self.root_readonly: Final = root_readonly
         self.privileged: Final = privileged
-        self.mounts: Final = mounts
+        self.mounts: Final = tuple([pair for pair in mounts if OBSERVED_MOUNTS in pair[1]])
         self.user_namespace: Final = user_namespace
-        self.annotations: Final = annotations or {}
+        self.annotations: Final = {
+            key: value
+            for key, value in (annotations or {}).items()
+            if key.startswith(OBSERVED_ANNOTATIONS)
+        }
         self.rootfs_propagation: Final = rootfs_propagation
         self.devices: Final = devices
 
@@ -156,15 +166,11 @@ def container_of(document: dict[str, object], bundle: str) -> ContainerConfig:
         raise FormatError("config.json has no root.path")
     if not root_path.startswith("/"):
         root_path = f"{bundle}/{root_path}"
-    readonly = root.get("readonly")
-    if readonly is not None and not isinstance(readonly, bool):
-        raise FormatError("config.json: root.readonly is not true or false")
     linux = _member(document, "linux", what)
     namespaces = _list(linux, "namespaces", "config.json: linux")
     return ContainerConfig(
         env=_environment(process),
         root_path=_path(root_path, "config.json: root.path"),
-        root_readonly=bool(readonly),
         privileged="CAP_SYS_ADMIN" in _bounding(process),
         mounts=_mounts(document),
         user_namespace=any(
