@@ -10,7 +10,7 @@ from typing import Any
 from cffi import FFI
 
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-FILES = ("request.c", "json.c", "sha256.c")
+FILES = ("request.c", "splice.c", "json.c", "sha256.c")
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class Request:
 def _library() -> tuple[FFI, Any]:
     ffi = FFI()
     ffi.cdef("struct span { const char *from, *to; };")
-    for header in ("request.h",):
+    for header in ("request.h", "splice.h"):
         text = (SOURCES / header).read_text()
         ffi.cdef(text.split("/* cdef begin */")[1].split("/* cdef end */")[0])
+    ffi.cdef("void free(void *);")
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/core.so"
         files = [str(SOURCES / name) for name in FILES]
@@ -59,3 +60,26 @@ def read_state(text: bytes) -> tuple[bool, str, int, str]:
     state = ffi.new("struct state *")
     understood = lib.read_state(ffi.from_buffer(text), len(text), state)
     return understood, ffi.string(state.id).decode(), state.pid, ffi.string(state.bundle).decode()
+
+
+def splice(text: bytes, items: list[str]) -> bytes | None:
+    """Return a text with items, as JSON with commas between them, at the end of its lists.
+
+    items: for devices, variables, rules, mounts, groups and hooks.
+    """
+    ffi, lib = _library()
+    data = ffi.from_buffer(text)
+    spans = ffi.new("struct span[]", lib.ADDITIONS)
+    held = [ffi.new("char[]", item.encode()) for item in items]
+    for span, buffer in zip(spans, held, strict=True):
+        setattr(span, "from", buffer)
+        span.to = buffer + (len(buffer) - 1)
+    size = ffi.new("size_t *")
+    request = ffi.new("struct request *", lib.read_request(data, len(text)))
+    spliced = lib.splice(data, len(text), request, spans, size)
+    if spliced == ffi.NULL:
+        return None
+    try:
+        return bytes(ffi.buffer(spliced, size[0]))
+    finally:
+        lib.free(spliced)
