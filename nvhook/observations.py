@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 
-from nvhook._native import call, ffi, lib
+from nvhook._native.digests import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def spoil(why: str) -> None:
 
 def digest(data: bytes) -> str:
     """Return the SHA-256 of some bytes, in hexadecimal digits."""
-    out = ffi.new("uint8_t[32]")
-    call(lib.nvh_sha256, data, len(data), out)
-    return bytes(out).hex()
+    return sha256(data).hex()
 
 
 def digest_of_names(names: Iterable[str]) -> str:
@@ -88,7 +86,7 @@ def digest_of_names(names: Iterable[str]) -> str:
 def of_host(kind: str, *what: str, answer: str) -> None:
     """Note a look at the host."""
     if _noting is not None:
-        _noting.of_host[kind, *what] = answer
+        _noting.of_host[(kind, *what)] = answer
 
 
 def text(path: str, limit: int, data: bytes | None) -> None:
@@ -172,7 +170,7 @@ def place(root: str, path: str, status: os.stat_result | None) -> None:
 def of_root(kind: str, *what: str, answer: str) -> None:
     """Note a look at the container's root."""
     if _noting is not None:
-        _noting.of_root[kind, *what] = answer
+        _noting.of_root[(kind, *what)] = answer
 
 
 def entries(path: str, found: Iterable[str] | None) -> None:

@@ -38,6 +38,10 @@ int nvh_bpf_link_fd(uint32_t id);
 int nvh_bpf_link_info(int link_fd, uint32_t *prog_id, uint64_t *cgroup_id);
 int nvh_bpf_link_update(int link_fd, int new_prog_fd, int old_prog_fd);
 
+/* What a container asks for (request.c): 1 if a config.json can be told by its digest, else 0. */
+int nvh_request_digest(const char *config, size_t size, uint8_t digest[32]);
+int nvh_sha256(const void *data, size_t size, uint8_t digest[32]);
+
 /* What confines a helper program (ldconfig): seccomp allow-list. */
 int nvh_seccomp_ldconfig(void);
 /* cdef end */

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
 from nvhook.errors import RequestError
+from nvhook.formats.oci import OBSERVED_ANNOTATIONS, OBSERVED_MOUNTS
 from nvhook.record import record
 
 TYPE_CHECKING = False
@@ -48,8 +49,8 @@ REQUEST_PREFIX = "NVIDIA_"  # of all variables below that are not an engine's
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
-DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-CDI_ANNOTATIONS = "cdi.k8s.io/"  # of the Container Device Interface, SPEC.md
+DEVICE_MOUNTS = OBSERVED_MOUNTS
+CDI_ANNOTATIONS = OBSERVED_ANNOTATIONS  # of the Container Device Interface, SPEC.md
 # Kinds that mean nvhook's own GPUs, whoever wrote the specification for them.
 _OWN_KINDS = frozenset(
     {"nvidia.com/gpu", "runtime.nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"}

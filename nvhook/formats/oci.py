@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 
+# Of variables, annotations and mounts, only these can decide anything: the launcher knows a
+# container again by a digest of them (_native/request.c).
+OBSERVED_VARIABLES = ("NVIDIA_", "CUDA_VERSION", "DOCKER_RESOURCE")  # what names begin with
+OBSERVED_ANNOTATIONS = "cdi.k8s.io/"  # what keys begin with
+OBSERVED_MOUNTS = "/var/run/nvidia-container-devices"  # in destinations
+
 
 @record
 class State:
@@ -42,12 +48,12 @@ class ContainerConfig:
     ``env`` has the last value of each variable, ordered by the entry that won. ``root_path`` is
     absolute but not resolved: it may contain symbolic links. ``privileged`` means CAP_SYS_ADMIN in
     the bounding set, whatever gave it. ``mounts`` are (source, destination) pairs, ``devices`` the
-    (path, major, minor) of character devices.
+    (path, major, minor) of character devices. Variables, annotations and mounts that are not
+    observed are left out by container_of, so that nothing can come to depend on them.
     """
 
     env: Mapping[str, str]
     root_path: str
-    root_readonly: bool = False
     privileged: bool = False
     mounts: tuple[tuple[str, str], ...] = ()
     user_namespace: bool = False
@@ -125,21 +131,21 @@ def container_of(document: dict[str, object], bundle: str) -> ContainerConfig:
         raise FormatError("config.json has no root.path")
     if not root_path.startswith("/"):
         root_path = f"{bundle}/{root_path}"
-    readonly = root.get("readonly")
-    if readonly is not None and not isinstance(readonly, bool):
-        raise FormatError("config.json: root.readonly is not true or false")
     linux = _member(document, "linux", what)
     namespaces = _list(linux, "namespaces", "config.json: linux")
     return ContainerConfig(
         env=_environment(process),
         root_path=_path(root_path, "config.json: root.path"),
-        root_readonly=bool(readonly),
         privileged="CAP_SYS_ADMIN" in _bounding(process),
         mounts=_mounts(document),
         user_namespace=any(
             _object(item, "config.json: a namespace").get("type") == "user" for item in namespaces
         ),
-        annotations=_annotations(document, what),
+        annotations={
+            key: value
+            for key, value in _annotations(document, what).items()
+            if key.startswith(OBSERVED_ANNOTATIONS)
+        },
         rootfs_propagation=_text(linux, "rootfsPropagation", "config.json: linux"),
         devices=_devices(linux),
     )
@@ -151,7 +157,7 @@ def _environment(process: dict[str, object]) -> dict[str, str]:
         if not isinstance(entry, str):
             raise FormatError("config.json: process.env has an entry that is not a string")
         name, equals, value = entry.partition("=")
-        if equals:
+        if equals and name.startswith(OBSERVED_VARIABLES):
             variables.pop(name, None)  # docker --gpus appends: the last one wins and moves back
             variables[name] = value
     return variables
@@ -174,7 +180,9 @@ def _mounts(document: dict[str, object]) -> tuple[tuple[str, str], ...]:
         destination = _text(mount, "destination", "config.json: a mount")
         if not destination:
             raise FormatError("config.json has a mount without destination")
-        pairs.append((_text(mount, "source", "config.json: a mount"), destination))
+        source = _text(mount, "source", "config.json: a mount")
+        if OBSERVED_MOUNTS in destination:
+            pairs.append((source, destination))
     return tuple(pairs)
 
 

@@ -6,6 +6,7 @@ child process asks once, and a file remembers it until an instance comes or goes
 
 from __future__ import annotations
 
+from nvhook import observations
 from nvhook.core.inventory import MigDevice
 from nvhook.core.mig_plans import node_name
 from nvhook.errors import FormatError, HostError

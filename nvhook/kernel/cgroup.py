@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.kernel.mountinfo import MountInfo as Mount
+    from nvhook.kernel.mountinfo import MountInfo
     from nvhook.kernel.process import Process
 
 MAX_BYTES = 1 << 20
@@ -159,7 +159,7 @@ def unit_in(path: str) -> str:
     return ""
 
 
-def hierarchies(table: bytes) -> tuple[list[Mount], list[Mount]]:
+def hierarchies(table: bytes) -> tuple[list[MountInfo], list[MountInfo]]:
     """Return the mounts of the v1 devices hierarchy, and of v2, in the caller's mountinfo."""
     # A host has a dozen other hierarchies, which are not worth parsing.
     v1 = [
@@ -287,7 +287,7 @@ def exact(listed: Iterable[str], rule: DeviceRule) -> str:
 
 
 def open_directories(
-    mounts: list[Mount], theirs: str, ours: str, depth: int
+    mounts: list[MountInfo], theirs: str, ours: str, depth: int
 ) -> tuple[int, ...] | None:
     """Open the process's directory and those above it; None if the hierarchy is not mounted.
 
@@ -350,7 +350,7 @@ def _holds(directory: str, member: str) -> bool:
     return member == directory or member.startswith(directory + "/")
 
 
-def _visible(mount: Mount) -> bool:
+def _visible(mount: MountInfo) -> bool:
     """Tell whether the mount is on top at its place: another may have been mounted over it."""
     try:
         device = os.stat(mount.mount_point).st_dev
