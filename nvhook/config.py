@@ -45,6 +45,7 @@ class Config:
     swarm_resource: tuple[str, ...] = ()
     disable_require: bool = False
     device_rules: bool = True
+    recordings: bool = True
     cdi_spec_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     handler_runtimes: tuple[str, ...] = ("runc", "crun")
     handler_mounts: str = MOUNTS_BY_HOOK
@@ -122,6 +123,11 @@ SETTINGS = (
         "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
     Setting("device-rules", "flag", "allow the devices in the container's device cgroup"),
+    Setting(
+        "recordings",
+        "flag",
+        "let the launcher repeat a start for the next container of its kind, without Python",
+    ),
     Setting(
         "cdi-spec-directories",
         "paths",

@@ -4,8 +4,14 @@ crun throws a hook's stderr away, so the file is where a failure can always be r
 can't be written never fails a container.
 """
 
+from __future__ import annotations
+
 import os
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_PATH = "/var/log/nvhook.log"
@@ -48,13 +54,18 @@ class Log:
         """Write a line about what failed."""
         self._write(3, message, fields)
 
+    def parts(self, level: str, message: str, **fields: object) -> tuple[str, str]:
+        """Return a line's message and its own fields as they are written; empty below the level."""
+        if not self.path or LEVELS.index(level) < self.level:
+            return "", ""
+        return f"msg={_quote(message)}", _pairs(fields)
+
     def _write(self, level: int, message: str, fields: dict[str, object]) -> None:
         if level < self.level or not self.path:
             return
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        pairs = {**self.context, **fields}
         text = f"time={stamp} level={LEVELS[level]} pid={os.getpid()} msg={_quote(message)}"
-        text += "".join(f" {key}={_quote(str(value))}" for key, value in pairs.items())
+        text += _pairs({**self.context, **fields})
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             fd = os.open(self.path, flags | os.O_CLOEXEC, 0o640)
@@ -66,6 +77,10 @@ class Log:
             pass
         finally:
             os.close(fd)
+
+
+def _pairs(fields: Mapping[str, object]) -> str:
+    return "".join([f" {key}={_quote(str(value))}" for key, value in fields.items()])
 
 
 def _quote(value: str) -> str:

@@ -86,7 +86,7 @@ def digest_of_names(names: Iterable[str]) -> str:
 def of_host(kind: str, *what: str, answer: str) -> None:
     """Note a look at the host."""
     if _noting is not None:
-        _noting.of_host[(kind, *what)] = answer
+        _noting.of_host.update({(kind, *what): answer})
 
 
 def text(path: str, limit: int, data: bytes | None) -> None:
@@ -170,7 +170,7 @@ def place(root: str, path: str, status: os.stat_result | None) -> None:
 def of_root(kind: str, *what: str, answer: str) -> None:
     """Note a look at the container's root."""
     if _noting is not None:
-        _noting.of_root[(kind, *what)] = answer
+        _noting.of_root.update({(kind, *what): answer})
 
 
 def entries(path: str, found: Iterable[str] | None) -> None:

@@ -12,6 +12,7 @@
  */
 #define _GNU_SOURCE
 #include "launcher.h"
+#include "repeat.h"
 #include "request.h"
 
 #include <errno.h>
@@ -120,18 +121,21 @@ static int hook(int argc, char **argv)
 		cdi |= strncmp(argv[i], "--cdi", 5) == 0;
 		delegated |= strcmp(argv[i], "--delegated") == 0;
 	}
-	if ((cdi || delegated) && fcntl(STDIN_FILENO, F_GETFD) >= 0)
-		return run_python(true, argc, argv);
 	size_t size, config_size;
 	char *text = read_all(STDIN_FILENO, &size), config[PATH_MAX + 16];
 	struct state state = { 0 };
-	if (text)
-		read_state(text, size, &state);
-	if (*state.bundle && !cdi && !delegated) {
+	bool known = text && read_state(text, size, &state);
+	if (*state.bundle) {
 		snprintf(config, sizeof config, "%s/config.json", state.bundle);
 		const char *config_json = map_config(config, &config_size);
-		if (config_json && !read_request(config_json, config_size).wanted)
+		struct request request = { .wanted = true };
+		if (config_json)
+			request = read_request(config_json, config_size);
+		if (!request.wanted && !cdi && !delegated)
 			return 0;
+		int status = known ? repeat_hook(&state, &request, argc, argv) : -1;
+		if (status >= 0)
+			return status;
 	}
 	if (!text || !replay(text, size))
 		return fail("can't keep the container's state", "is there memory left?");

@@ -606,6 +606,12 @@ static char *read_all(int fd, size_t *size)
 	return data;
 }
 
+int nvh_root_reopen(const struct nvh_root *root, const char *number)
+{
+	int fd = openat(root->fds, number, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
 /* Open a regular file for reading: only when it is known to be one, because opening a device does things. */
 static int open_regular(const struct nvh_root *root, int at, const char *name, struct stat *st)
 {
@@ -614,10 +620,9 @@ static int open_regular(const struct nvh_root *root, int at, const char *name, s
 	if (place < 0 || fstat(place, st) < 0)
 		return -errno;
 	snprintf(number, sizeof number, "%d", place);
-	int fd = S_ISREG(st->st_mode) ? openat(root->fds, number, O_RDONLY | O_CLOEXEC) : NVH_CHANGED;
-	int error = fd == -1 ? -errno : fd;
+	int fd = S_ISREG(st->st_mode) ? nvh_root_reopen(root, number) : NVH_CHANGED;
 	close(place);
-	return error;
+	return fd;
 }
 
 /* Tell the recorder that a file will be replaced; returns its mode, or 0 where there is none. */

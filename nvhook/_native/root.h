@@ -93,3 +93,6 @@ int nvh_replace_file(int dirfd, const char *name, const void *data, size_t size,
 /* Open a path inside a root without making anything, links followed inside it. */
 int nvh_in_root(int root, const char *path, uint64_t flags);
 /* cdef end */
+
+/* Open a descriptor again, for reading, by its number; in the container's namespace, too. */
+int nvh_root_reopen(const struct nvh_root *root, const char *number);

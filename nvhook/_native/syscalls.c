@@ -9,6 +9,7 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
+#include <linux/stat.h> /* glibc has struct statx from there, musl may not */
 #include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -40,6 +40,8 @@ int nvh_bpf_link_update(int link_fd, int new_prog_fd, int old_prog_fd);
 
 /* What a container asks for (request.c): 1 if a config.json can be told by its digest, else 0. */
 int nvh_request_digest(const char *config, size_t size, uint8_t digest[32]);
+/* The name of the recordings of a request: words say what was called, NUL-terminated. */
+int nvh_recording_key(const void *words, size_t size, const uint8_t request[32], char key[65]);
 int nvh_sha256(const void *data, size_t size, uint8_t digest[32]);
 
 /* What confines a helper program (ldconfig): seccomp allow-list. */

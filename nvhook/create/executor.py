@@ -6,8 +6,11 @@ container's files could be what is found. The calling process has one thread and
 forked child would cost 2 ms.
 """
 
+from __future__ import annotations
+
 import os
 
+from nvhook import observations
 from nvhook._native import call, lib
 from nvhook.core.edits import (
     AdditionalGid,
@@ -20,7 +23,7 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.create import loader_cache
-from nvhook.create.sources import open_source
+from nvhook.create.sources import DEVICE_OPTIONS, open_source
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
@@ -30,14 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvhook.core.edits import Edit, Plan
+    from nvhook.create.recording import Recording
     from nvhook.create.target import Target
     from nvhook.kernel.process import Process
     from nvhook.kernel.root import Root
     from nvhook.log import Log
 
 
-def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
-    """Apply a plan; on failure the container's root is left as it was.
+def apply(
+    plan: Plan, target: Target, machine: str, log: Log, recording: Recording | None = None
+) -> None:
+    """Apply a plan, and record how; on failure the container's root is left as it was.
 
     Raises: NvhookError naming the edit that failed.
     """
@@ -47,12 +53,15 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
         cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
-    work = Application(target.rootfs, machine)
+    work = Application(target.rootfs, machine, recording=recording)
     sources = work.open_sources(plan.edits, log)
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
-        for note in cgroup.allow([(r.type, r.major, r.minor, r.access) for r in rules]):
+        wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+        for note in cgroup.allow(wanted):
             log.info("device rules", done=note)
+        if recording is not None:
+            recording.rules(cgroup, wanted)
     complete = False
     with target.process.mount_namespace():
         try:
@@ -74,12 +83,12 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
             raise
 
 
-def rules_of(plan: "Plan") -> list[CgroupRule]:
+def rules_of(plan: Plan) -> list[CgroupRule]:
     """Return the device rules of a plan."""
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Log") -> None:
+def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -95,6 +104,7 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Lo
         return
     if not unit:
         return
+    observations.spoil("systemd is told of the container's devices")
     from nvhook.kernel import systemd
 
     try:
@@ -106,15 +116,20 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Lo
 class Application:
     """Edits applied to a root, by a process in the container's mount namespace.
 
-    ``before`` is told of each edit that is about to be applied.
+    ``before`` is told of each edit that is about to be applied; ``recording`` of what was done.
     """
 
     def __init__(
-        self, root: "Root", machine: str, before: "Callable[[Edit], None] | None" = None
+        self,
+        root: Root,
+        machine: str,
+        before: Callable[[Edit], None] | None = None,
+        recording: Recording | None = None,
     ) -> None:
         self.root = root
         self.machine = machine
         self.before = before
+        self.recording = recording
         self.doing = ""
         self.notes: list[str] = []
         self.unreadable_cache = ""
@@ -129,7 +144,7 @@ class Application:
         # Container paths where the file is already, by the runtime's doing.
         self.there: set[str] = set()
 
-    def open_sources(self, edits: "Iterable[Edit]", log: "Log") -> "list[tuple[Edit, int | None]]":
+    def open_sources(self, edits: Iterable[Edit], log: Log) -> list[tuple[Edit, int | None]]:
         """Clone what edits bring from the host.
 
         What has no place, or is there already, is not cloned: to close a mount that was never
@@ -157,12 +172,12 @@ class Application:
             return False  # open_source says what is wrong with it
         return self.root.is_at(edit.container_path, (status.st_dev, status.st_ino))
 
-    def _needs_no_source(self, edit: "Edit") -> bool:
+    def _needs_no_source(self, edit: Edit) -> bool:
         return isinstance(edit, Mount) and (
             edit.container_path in self.there or self._is_closed(edit.container_path + "/")
         )
 
-    def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
+    def run(self, sources: list[tuple[Edit, int | None]]) -> None:
         """Apply edits with what they bring from the host.
 
         Raises: NvhookError; what was done is to be undone then.
@@ -188,11 +203,11 @@ class Application:
         finally:
             os.umask(umask)
 
-    def _tell(self, edit: "Edit") -> None:
+    def _tell(self, edit: Edit) -> None:
         if self.before is not None:
             self.before(edit)
 
-    def _apply(self, edit: "Edit", source: int | None) -> None:
+    def _apply(self, edit: Edit, source: int | None) -> None:
         match edit:
             case Mount() | DeviceNode():
                 self.doing = f"mount {edit.container_path}"
@@ -204,6 +219,7 @@ class Application:
                     self.left_out.add(edit.container_path)
                 else:
                     self.root.link(edit.container_path, edit.target)
+                    self._record("symlink", edit.container_path, edit.target)
             case TextFile():
                 self.doing = f"write {edit.container_path}"
                 self._write(edit)
@@ -217,20 +233,45 @@ class Application:
     def _mount(self, edit: Mount | DeviceNode, source: int | None) -> None:
         path = edit.container_path
         if path in self.there:
+            status = os.stat(edit.host_path, follow_symlinks=False)
+            self._record("there", path, status.st_dev, status.st_ino)
             return
         if source is None:
-            self.left_out.add(path)
+            self._leave_out(path, "")
             return
         try:
             if isinstance(edit, Mount) and not edit.host_path:
                 self._mask(edit, source)
             elif not self._is_closed(path) or path.startswith(self.adopted) or self.root.has(path):
                 self.root.attach(path, source)
+                self._record_mount(edit, source)
         except NoPlaceError as error:
             if isinstance(edit, DeviceNode) or edit.required:
                 raise
-            self.left_out.add(path)
-            self.notes.append(f"left out: {error}")
+            self._leave_out(path, f"left out: {error}")
+
+    def _leave_out(self, path: str, note: str) -> None:
+        self.left_out.add(path)
+        if note:
+            self.notes.append(note)
+        if not self._is_closed(path + "/"):
+            observations.spoil(f"{path} is left out")
+
+    def _record(self, kind: str, *fields: object, data: bytes | None = None) -> None:
+        if self.recording is not None:
+            self.recording.operation(kind, *fields, data=data)
+
+    def _record_mount(self, edit: Mount | DeviceNode, source: int) -> None:
+        status = os.fstat(source)
+        if isinstance(edit, DeviceNode):
+            attributes = mounts.attributes(DEVICE_OPTIONS)
+            self._record(
+                "device", edit.host_path, edit.container_path, attributes, edit.major, edit.minor
+            )
+        else:
+            attributes = mounts.attributes(edit.options)
+            identity = status.st_dev, status.st_ino
+            self._record("mount", edit.host_path, edit.container_path, attributes, *identity)
 
     def _mask(self, edit: Mount, source: int) -> None:
         """Cover a directory below /proc, where nothing can be made: it exists or it does not."""
@@ -245,22 +286,26 @@ class Application:
                 if self.root.live:
                     self.root.adopt(target)
                     self.adopted += (path + "/",)
+                observations.spoil(f"{path} is masked already")
                 return
         finally:
             os.close(target)
         self.root.cover(path, source)
         self.masks.append((source, edit.options))
+        self._record("mask", path, mounts.attributes(edit.options))
 
     def _write(self, edit: TextFile) -> None:
         path = edit.container_path
         if self._is_closed(path):
             return
+        content = edit.content.encode()
         try:
-            self.root.write(path, edit.content.encode(), edit.mode)
+            self.root.write(path, content, edit.mode)
+            self._record("file", path, edit.mode, data=content)
         except NoPlaceError as error:
             if path.startswith("/proc/"):
                 raise
-            self.notes.append(f"left out: {error}")
+            self._leave_out(path, f"left out: {error}")
 
     def _close(self, path: str, required: bool) -> None:
         if required:
@@ -287,8 +332,12 @@ class Application:
         self.doing = "update the loader cache"
         libraries = [each for each in edit.libraries if each.container_path not in self.left_out]
         try:
-            done = loader_cache.update(self.root, tuple(libraries), self.machine)
+            merges = loader_cache.update(self.root, tuple(libraries), self.machine)
         except FormatError as error:
             self.unreadable_cache = str(error)
-        else:
-            self.notes.append(f"loader cache: {done}")
+            observations.spoil("the image's loader cache is not understood")
+            return
+        self.notes.append(f"loader cache: {len(libraries)} libraries")
+        if self.recording is not None:
+            for merge in merges:
+                self.recording.merge(merge)

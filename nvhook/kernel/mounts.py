@@ -14,7 +14,7 @@ def clone(path: str, options: tuple[str, ...]) -> int:
     Private, because with shared propagation a container could mount over the host's own file.
     Raises: SyscallError.
     """
-    wanted = _attributes(options)
+    wanted = attributes(options)
     return call(lib.nvh_clone_mount, path.encode(), wanted, _ALL & ~wanted, MS_PRIVATE)
 
 
@@ -24,7 +24,7 @@ def clone_tree(root: int) -> int:
     Only the root's own mount can be written: below it are volumes of the host, too.
     Raises: SyscallError.
     """
-    return call(lib.nvh_clone_tree, root, _attributes(("nosuid", "nodev")), _attributes(("ro",)))
+    return call(lib.nvh_clone_tree, root, attributes(("nosuid", "nodev")), attributes(("ro",)))
 
 
 def writable(directory: int) -> int:
@@ -33,7 +33,7 @@ def writable(directory: int) -> int:
     The container never sees it, and what is made through it stands in the file system itself.
     Raises: SyscallError.
     """
-    return call(lib.nvh_clone_directory, directory, _attributes(("ro",)), MS_PRIVATE)
+    return call(lib.nvh_clone_directory, directory, attributes(("ro",)), MS_PRIVATE)
 
 
 def tmpfs(mode: str = "0555", size: str = "64k") -> int:
@@ -43,11 +43,12 @@ def tmpfs(mode: str = "0555", size: str = "64k") -> int:
 
 def set_options(mount: int, options: tuple[str, ...]) -> None:
     """Give a mount exactly these options."""
-    wanted = _attributes(options)
+    wanted = attributes(options)
     call(lib.nvh_mount_setattr, mount, 0, wanted, _ALL & ~wanted, 0)
 
 
-def _attributes(options: tuple[str, ...]) -> int:
+def attributes(options: tuple[str, ...]) -> int:
+    """Return mount options as the kernel's MOUNT_ATTR_ flags."""
     wanted = 0
     for option in options:
         wanted |= _ATTRIBUTES[option]

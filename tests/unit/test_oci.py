@@ -156,16 +156,15 @@ def test_last_value_of_a_variable_wins_and_moves_to_its_place() -> None:
 
 
 def test_what_is_not_observed_is_not_there() -> None:
-    env = {
-        "PATH": "/bin",
-        "NVIDIA_X": "1",
-        "XNVIDIA_": "",
-        "CUDA_VERSION": "",
-        "DOCKER_RESOURCE_A": "",
-    }
+    env = ["PATH=/bin", "NVIDIA_X=1", "XNVIDIA_=", "CUDA_VERSION=", "DOCKER_RESOURCE_A="]
     mounts = (("/dev/null", "/var/run/nvidia-container-devices/0"), ("/a", "/var/run/nvidia"))
-    annotations = {"cdi.k8s.io/x": "", "x.cdi.k8s.io/": ""}
-    made = ContainerConfig(env, "/", mounts=mounts, annotations=annotations)
+    document = {
+        "process": {"env": env},
+        "root": {"path": "/"},
+        "mounts": [{"source": source, "destination": place} for source, place in mounts],
+        "annotations": {"cdi.k8s.io/x": "", "x.cdi.k8s.io/": ""},
+    }
+    made = parse_config(json.dumps(document).encode(), BUNDLE)
     assert list(made.env) == ["NVIDIA_X", "CUDA_VERSION", "DOCKER_RESOURCE_A"]
     assert made.mounts == mounts[:1]
     assert made.annotations == {"cdi.k8s.io/x": ""}
