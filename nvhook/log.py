@@ -1,4 +1,4 @@
-"""A log file of key=value lines, without the import cost of logging (11-36 ms on the hot path).
+"""A log file of key=value lines; logging takes longer to import than Python to start.
 
 crun throws a hook's stderr away, so the file is where a failure can always be read. A log that
 can't be written never fails a container.

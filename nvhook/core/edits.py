@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from nvhook.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
 FILE_OPTIONS = ("ro", "nosuid", "nodev")
 SOCKET_OPTIONS = ("nosuid", "nodev", "noexec")
 PROC_OPTIONS = ("ro", "nosuid", "nodev", "noexec")
@@ -112,17 +108,7 @@ class AdditionalGid:
     gid: int
 
 
-if TYPE_CHECKING:
-    Edit: TypeAlias = (
-        DeviceNode
-        | CgroupRule
-        | Mount
-        | Symlink
-        | TextFile
-        | LdCacheUpdate
-        | EnvVar
-        | AdditionalGid
-    )
+Edit = DeviceNode | CgroupRule | Mount | Symlink | TextFile | LdCacheUpdate | EnvVar | AdditionalGid
 
 
 @record

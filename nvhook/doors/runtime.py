@@ -116,7 +116,7 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         if request.needs_driver:
             # The hook reads the request again: a spec's NVIDIA_VISIBLE_DEVICES=void would be it.
             env = [entry for entry in given.env if not entry.startswith(REQUEST_PREFIX)]
-            given = replace(given, env=env)
+            given = replace(given, env=tuple(env))
         additions += given
     if request.needs_driver:
         mounts, layout = settings.handler_mounts, ContainerLayout()

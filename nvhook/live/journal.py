@@ -6,7 +6,7 @@ file in one rename. A file that ends in "work" after its process has gone says w
 complete. It is named by mount namespace, process and start time: none of them alone is unique.
 """
 
-import json
+import json  # here: while it is in a container, nothing may be imported
 import os
 import re
 import signal

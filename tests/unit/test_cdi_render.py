@@ -22,7 +22,6 @@ from nvhook.errors import HostError, UnsupportedError
 from nvhook.formats import cdi_spec
 from nvhook.formats.cdi_rules import violations
 from nvhook.formats.cdi_spec import CdiDeviceNode, CdiMount, ContainerEdits
-from nvhook.record import Record
 
 HOOK = hook_entry("/usr/local/bin/nvhook", ("compute", "utility"), None)
 LIBRARY = edits.Mount("/d/lib/libcuda.so.550", "/lib/libcuda.so.550", required=True)
@@ -35,7 +34,7 @@ def gpu_node(minor: int, mode: int = 0o666, gid: int = 0) -> HostNode:
     return HostNode(name, f"/dev/{name}", 195, minor, mode, 0, gid)
 
 
-RENDERED: list[tuple[list[Record], dict[str, object]]] = [
+RENDERED: list[tuple[list[edits.Edit], dict[str, object]]] = [
     ([NODE, RULE], {"device_nodes": (CdiDeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "rw"),)}),
     (
         [edits.DeviceNode("/dev/a", "/driver/dev/a", 195, 1), CgroupRule("c", 195, 1, "rwm")],
@@ -65,7 +64,7 @@ RENDERED: list[tuple[list[Record], dict[str, object]]] = [
     ([EnvVar("A", "b=c")], {"env": ("A=b=c",)}),
     ([AdditionalGid(44), AdditionalGid(44)], {"additional_gids": (44,)}),
 ]
-DELEGATED: list[Record] = [
+DELEGATED: list[edits.Edit] = [
     Symlink("/lib/libcuda.so.1", "libcuda.so.550"),
     TextFile("/proc/driver/nvidia/params", "x"),
     LdCacheUpdate((CachedLibrary("libcuda.so.1", "/lib/libcuda.so.1", 0x303),)),
@@ -76,14 +75,14 @@ DELEGATED: list[Record] = [
 
 
 @pytest.mark.parametrize(("plan", "expected"), RENDERED)
-def test_an_edit_that_a_spec_can_say(plan: list[Record], expected: dict[str, object]) -> None:
+def test_an_edit_that_a_spec_can_say(plan: list[edits.Edit], expected: dict[str, object]) -> None:
     rendered = render(Plan(tuple(plan)), {})
     assert rendered.edits == ContainerEdits(**expected)  # type: ignore[arg-type]
     assert rendered.delegated == ()
 
 
 @pytest.mark.parametrize("edit", DELEGATED)
-def test_an_edit_that_is_left_to_the_hook(edit: Record) -> None:
+def test_an_edit_that_is_left_to_the_hook(edit: edits.Edit) -> None:
     rendered = render(Plan((edit,)), {})
     assert rendered.edits == cdi_spec.NO_EDITS
     assert rendered.delegated == (edit,)
