@@ -436,13 +436,12 @@ static int make_directory(struct nvh_root *root, const char *path)
 	return fd >= 0 ? fd : refuse(root, error ? error : -errno, "create directory", path);
 }
 
-int nvh_root_directory(struct nvh_root *root, const char *path)
+int nvh_root_parent(struct nvh_root *root, const char *path)
 {
-	struct directory *directory;
-	int error = open_directory(root, path, strcmp(path, "/") ? strlen(path) : 0, true, &directory);
-	if (!error && directory->volume)
-		return refuse(root, NVH_VOLUME, "write in", path);
-	return error;
+	struct directory *parent;
+	const char *name;
+	int error = parent_of(root, path, true, &parent, &name);
+	return !error && parent->volume ? refuse(root, NVH_VOLUME, "write", path) : error;
 }
 
 /* ---- mounts ---- */

@@ -62,8 +62,8 @@ struct nvh_root *nvh_root_open(int fd, uint32_t uid, uint32_t gid, const char *m
 void nvh_root_close(struct nvh_root *root);
 const struct nvh_refusal *nvh_root_refusal(struct nvh_root *root);
 
-/* Make what is missing of a directory. */
-int nvh_root_directory(struct nvh_root *root, const char *path);
+/* Make what is missing of the directory of a file that something else will write. */
+int nvh_root_parent(struct nvh_root *root, const char *path);
 /* Move a detached mount to its place, which is made if it is missing: 1; the same file is there: 0. */
 int nvh_root_attach(struct nvh_root *root, const char *path, int source);
 /* Cover a directory that exists with a mount, whose content counts as the container's own. */

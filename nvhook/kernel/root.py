@@ -143,12 +143,12 @@ class Root(RootView):
         name = path.encode("utf-8", "surrogateescape")
         self._done(lib.nvh_root_write(self._root, name, data, len(data), mode))
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory, and those above it, for a file that something else will write there.
+    def make_parent(self, path: str) -> None:
+        """Make the directory of a file that something else will write there.
 
         Raises: ContainerError; NoPlaceError.
         """
-        self._done(lib.nvh_root_directory(self._root, path.encode()))
+        self._done(lib.nvh_root_parent(self._root, path.encode()))
 
     def announce_content(self, path: str) -> None:
         """Tell the recorder that something else will replace a file.

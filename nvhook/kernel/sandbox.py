@@ -43,7 +43,7 @@ def ldconfig(process: Process, rootfs: Root, directories: tuple[str, ...]) -> No
     """
     program = _sealed_ldconfig()
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    rootfs.make_directory(_CACHE.rpartition("/")[0])
+    rootfs.make_parent(_CACHE)
     child = os.fork()
     if child == 0:
         try:

@@ -223,7 +223,7 @@ def test_a_link_gets_the_patched_program(pure_v2_view, directory):
     try:
         (line,) = pure_v2_view.allow(directory.pid, GPU)
         (patched,) = directory.programs().values()
-        assert line == f"v2: program {call('bpf_prog_id', program)} -> a new one on its link"
+        assert line == f"v2: program {call(lib.nvh_bpf_prog_id, program)} -> a new one on its link"
         assert bpf.split(patched) == (tuple(GPU), DENY_ALL)
     finally:
         os.close(link)
