@@ -49,5 +49,8 @@ struct devices *allow_devices(const struct line *lines, size_t count, int proces
 void end_devices(struct devices *devices, bool keep);
 
 /* repeat.c */
+/* Edit a config.json, which is the text that request was read of; -1: Python has to. */
+int repeat_edit(const char *document, const char *bundle, const char *launcher, const char *config, const char *text,
+		size_t size, const struct request *request);
 /* The exit status of a hook, or -1 where nothing was done: Python has to start. */
 int repeat_hook(const struct state *state, const struct request *request, int argc, char **argv);

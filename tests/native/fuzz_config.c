@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < ADDITIONS; i++)
 		spans[i] = (struct span){ items[i], items[i] + strlen(items[i]) };
 	size_t spliced_size;
-	char *spliced = splice(text, size, &request, spans, &spliced_size);
+	char *spliced = splice_items(text, size, &request, spans, &spliced_size);
 	if (spliced) {
 		struct request again = read_request(spliced, spliced_size);
 		if (!again.understood || again.wanted != request.wanted || again.gpu_hooks != request.gpu_hooks ||
