@@ -28,7 +28,7 @@ SLOW = {
     "inspect",
 }
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-LAUNCHER = ("launcher", "bundle", "interpreter", "runtime")
+LAUNCHER = ("launcher", "interpreter", "runtime", "request", "splice", "json", "sha256")
 
 # Runs a door as the launcher does and writes down which modules it has loaded.
 RECORD = """
