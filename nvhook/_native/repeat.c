@@ -28,6 +28,8 @@
 #define OPERATIONS 2048
 #define TABLE_LIMIT ((size_t)32 << 20)
 #define FILE_LIMIT ((size_t)16 << 20)
+#define SYSTEMD_SOCKET "/run/systemd/private"
+#define SYSTEMD_PATIENCE 5 /* seconds for each answer */
 #define PRIVATE (1 << 18) /* MS_PRIVATE */
 #define ALL_ATTRIBUTES 0xF
 
@@ -116,7 +118,7 @@ static const struct {
 } operations[] = {
 	{ "hierarchy", 5, 1 }, { "rule", 5, 0 },    { "programs", 2, 0 }, { "mount", 6, 3 }, { "device", 6, 3 },
 	{ "mask", 3, 1 },      { "symlink", 3, 0 }, { "file", 4, 2 },	  { "merge", 3, 0 }, { "there", 4, 2 },
-	{ "log", 5, 0 },       { "splice", 3, 2 },  { "end", 1, 0 },
+	{ "log", 5, 0 },       { "splice", 3, 2 }, { "unit", 5, 0 },  { "end", 1, 0 },
 };
 
 static bool is_operation(const struct line *line)
@@ -319,6 +321,22 @@ static void write_log(const struct repeat *r)
 
 /* ---- all of it ---- */
 
+/* Let systemd know of the devices, where the container's cgroup is a unit of its. */
+static bool tell_systemd(const struct repeat *r)
+{
+	char unit[NAME_MAX + 1], why[256], devices[8192];
+	size_t at = 0;
+	for (size_t i = 0; i < r->count && at < sizeof devices; i++)
+		if (is_kind(&r->lines[i], "unit"))
+			at += (size_t)snprintf(devices + at, sizeof devices - at, "%s %s:%s %s\n", r->lines[i].field[1],
+					       r->lines[i].field[2], r->lines[i].field[3], r->lines[i].field[4]);
+	if (!at || access(SYSTEMD_SOCKET, F_OK) < 0)
+		return true;
+	if (at >= sizeof devices || !unit_of(r->target.process, unit, sizeof unit))
+		return false;
+	return !*unit || nvh_systemd_devices(SYSTEMD_SOCKET, unit, devices, 0, SYSTEMD_PATIENCE, why) >= 0;
+}
+
 /* Operations on the container; 0 done, 1 undone, -1: we could not come back. */
 static int change(const struct repeat *r, const char *mounts, size_t mounts_size, const char *host, size_t host_size)
 {
@@ -333,6 +351,11 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	}
 	bool done = work(root, r);
 	int back = nvh_setns(home, CLONE_NEWNS);
+	if (done && back == 0 && !tell_systemd(r) && nvh_setns(r->target.mounts, CLONE_NEWNS) == 0) {
+		nvh_root_undo_all(root);
+		done = false;
+		back = nvh_setns(home, CLONE_NEWNS);
+	}
 	close(home);
 	nvh_root_close(root);
 	return back < 0 ? -1 : !done;
