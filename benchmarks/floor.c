@@ -3,13 +3,17 @@
  * mounts, nodes and device rule. What it adds to a container's start no hook can avoid.
  *
  *   floor LIST ROOTFS < state.json
- *   LIST: lines "m HOST CONTAINER" (bind), "d HOST CONTAINER MAJOR MINOR", "l TARGET LINK", "c HOST CONTAINER" (copy)
+ *   LIST: lines "m HOST CONTAINER" (bind), "d HOST CONTAINER MAJOR MINOR", "l TARGET LINK",
+ *         "c HOST CONTAINER" (copy), "b PROGRAM -" (cgroup v2: the file's instructions take the
+ *         place of the device program; without this line the nodes are allowed on cgroup v1)
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,22 +122,67 @@ static void read_list(const char *path)
 	fclose(file);
 }
 
-static void allow(int pid)
+/* Write the path of a process's directory in one hierarchy. */
+static int cgroup_of(int pid, const char *line, const char *mount, char *path, size_t size)
 {
-	char path[600], text[4096] = "", *at, *end;
-	snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
-	int fd = open(path, O_RDONLY);
-	if (read(fd, text, sizeof text - 1) <= 0 || !(at = strstr(text, ":devices:")))
+	char name[64], text[4096] = "", *at, *end;
+	snprintf(name, sizeof name, "/proc/%d/cgroup", pid);
+	int fd = open(name, O_RDONLY);
+	ssize_t got = read(fd, text, sizeof text - 1);
+	close(fd);
+	if (got <= 0 || !(at = strstr(text, line)) || !(end = strchr(at, '\n')))
+		return -1;
+	at += strlen(line);
+	snprintf(path, size, "%s%.*s", mount, (int)(end - at), at);
+	return 0;
+}
+
+static void allow_v1(int pid)
+{
+	char path[4200], text[64];
+	if (cgroup_of(pid, ":devices:", "/sys/fs/cgroup/devices", path, sizeof path) < 0)
 		return;
-	end = strchr(at, '\n');
-	snprintf(path, sizeof path, "/sys/fs/cgroup/devices%.*s/devices.allow", (int)(end - at - 9), at + 9);
-	fd = open(path, O_WRONLY);
+	strncat(path, "/devices.allow", sizeof path - strlen(path) - 1);
+	int fd = open(path, O_WRONLY);
 	for (int i = 0; i < count; i++)
 		if (lines[i].kind == 'd') {
 			int n = snprintf(text, sizeof text, "c %d:%d rw", lines[i].major, lines[i].minor);
 			if (write(fd, text, (size_t)n) != n)
 				die("devices.allow");
 		}
+	close(fd);
+}
+
+static int bpf(int command, union bpf_attr *request)
+{
+	return (int)syscall(SYS_bpf, command, request, sizeof *request);
+}
+
+/* Swap the one device program of the process's directory for one that was made beforehand. */
+static void allow_v2(int pid, const char *program)
+{
+	static uint64_t code[8192];
+	char path[4200];
+	int from = open(program, O_RDONLY);
+	ssize_t size = read(from, code, sizeof code);
+	close(from);
+	if (size <= 0 || cgroup_of(pid, "0::", "/sys/fs/cgroup", path, sizeof path) < 0)
+		die(program);
+	union bpf_attr load = { .prog_type = BPF_PROG_TYPE_CGROUP_DEVICE, .insns = (uintptr_t)code,
+				.insn_cnt = (uint32_t)(size / 8), .license = (uintptr_t) "GPL" };
+	int cgroup = open(path, O_RDONLY | O_DIRECTORY), new = bpf(BPF_PROG_LOAD, &load);
+	uint32_t id = 0;
+	union bpf_attr query = { .query = { .target_fd = (uint32_t)cgroup, .attach_type = BPF_CGROUP_DEVICE,
+					    .prog_ids = (uintptr_t)&id, .prog_cnt = 1 } };
+	if (new < 0 || bpf(BPF_PROG_QUERY, &query) < 0)
+		die("the device program");
+	union bpf_attr open_id = { .prog_id = id };
+	int old = bpf(BPF_PROG_GET_FD_BY_ID, &open_id);
+	union bpf_attr attach = { .target_fd = (uint32_t)cgroup, .attach_bpf_fd = (uint32_t)new,
+				  .attach_type = BPF_CGROUP_DEVICE, .replace_bpf_fd = (uint32_t)old,
+				  .attach_flags = BPF_F_ALLOW_MULTI | BPF_F_REPLACE };
+	if (old < 0 || bpf(BPF_PROG_ATTACH, &attach) < 0)
+		die("replace the device program");
 }
 
 int main(int argc, char **argv)
@@ -155,7 +204,14 @@ int main(int argc, char **argv)
 		if (l->tree < 0 || syscall(SYS_mount_setattr, l->tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
 			die(l->host);
 	}
-	allow(pid);
+	const char *program = NULL;
+	for (int i = 0; i < count; i++)
+		if (lines[i].kind == 'b')
+			program = lines[i].host;
+	if (program)
+		allow_v2(pid, program);
+	else
+		allow_v1(pid);
 	char path[64];
 	snprintf(path, sizeof path, "/proc/%d/ns/mnt", pid);
 	int ns = open(path, O_RDONLY);
@@ -165,6 +221,7 @@ int main(int argc, char **argv)
 	if (root < 0)
 		die(argv[2]);
 	for (int i = 0; i < count; i++)
-		apply(root, &lines[i]);
+		if (lines[i].kind != 'b')
+			apply(root, &lines[i]);
 	return 0;
 }

@@ -1,49 +1,90 @@
 """What nvhook-runtime adds to a runtime's calls: interleaved, in one run, as ratios.
 
-    sudo .venv/bin/python benchmarks/handler_latency.py [--rounds 40] [--nvidia COMMAND]
+    sudo .venv/bin/python benchmarks/handler_latency.py [--rounds 100] [--view v2] [--json]
+        [--nvidia COMMAND]
 
-Rows, each measured once per round in random order, medians printed: runc and nvhook-runtime for
-state, kill and the create of a container with one GPU (mounts by the hook, and in the spec) on a
-Debian root; the bare interpreter. With --nvidia, a command that runs NVIDIA's runtime, configured
-for this machine, is measured beside them.
-Needs root, runc, and the Debian root that scripts/debian-root.sh makes.
+Rows, each measured once per round in random order, medians of processor time and of the clock:
+  the create of a container with one GPU on a Debian root, by runc, by nvhook-runtime when nvhook
+  has recorded nothing and when it has (mounts by the hook; in the spec), and by runc with a static
+  C hook that knows beforehand and does the same (the floor);
+  state and kill, by runc and by nvhook-runtime; the bare interpreter.
+With --nvidia, a command that runs NVIDIA's runtime, configured for this machine, is measured beside
+them. What the clock says of create is spread: hook_latency.py says why.
+Needs root, runc, gcc (musl-gcc for a floor that is linked as the launcher is), and the Debian root
+that scripts/debian-root.sh makes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import random
 import shlex
-import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from bundles import HOOK, Bundle, bare_interpreter, debian_root, milliseconds, run
+from bundles import (
+    HOOK,
+    Bundle,
+    Taken,
+    bare_interpreter,
+    debian_root,
+    enter,
+    interleaved,
+    nothing_recorded,
+    options,
+    run,
+)
+from figures import Ratio, Row, Times, report
+from floor import Floor
 
-import nvhook
+from nvhook import config as configuration
 from nvhook.sim import driver
+
+CREATE = {
+    "first": "nvhook-runtime, first start",
+    "repeated": "nvhook-runtime, repeated",
+    "spec": "  mounts in the spec",
+    "floor": "runc with the floor",
+    "NVIDIA": "NVIDIA's runtime",
+}
 
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40, help="rounds, 30 or more for a figure")
+    parser = options(__doc__, 100)
     parser.add_argument("--nvidia", default="", help="NVIDIA's runtime, with what configures it")
-    parser.add_argument("--json", action="store_true", help="print the medians as JSON")
-    options = parser.parse_args()
+    given = parser.parse_args()
+    enter(given.view)
     with (
         tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory,
         tempfile.TemporaryDirectory(prefix="nvhook-benchmark-", dir="/dev/shm") as memory,
     ):
-        times = measure(Path(directory), Path(memory), options.rounds, shlex.split(options.nvidia))
-    report(times, options.rounds, options.json)
+        nvidia = shlex.split(given.nvidia)
+        times, libc = measure(Path(directory), Path(memory), given.rounds, nvidia)
+    create = {
+        name: Row(f"create {name}", label, "create runc")
+        for name, label in CREATE.items()
+        if f"create {name}" in times
+    }
+    verbs = {
+        verb: [Row(f"{verb} runc", "runc"), Row(f"{verb} nvhook", "nvhook-runtime", f"{verb} runc")]
+        for verb in ("state", "kill")
+    }
+    python = Row("python", "bare interpreter")
+    sections = {"create": [Row("create runc", "runc"), *create.values()], **verbs, "": [python]}
+    ratios = [
+        Ratio(create["repeated"], create["floor"], "create: repeated added / floor added", 2),
+        Ratio(create["first"], python, "create: first added / interpreter"),
+    ]
+    ratios += [
+        Ratio(Row(f"{verb} nvhook", ""), runc, f"{verb}: nvhook-runtime / runc")
+        for verb, (runc, _) in verbs.items()
+    ]
+    report(times, sections, ratios, f"floor linked with {libc}", given.json)
 
 
-def measure(work: Path, memory: Path, rounds: int, nvidia: list[str]) -> dict[str, list[float]]:
-    """Run all rows for some rounds."""
+def measure(work: Path, memory: Path, rounds: int, nvidia: list[str]) -> tuple[Times, str]:
+    """Run all rows for some rounds; return also what the floor is linked with."""
     root = debian_root()
     by_hook = Path(driver.create(str(work / "sim")))
     in_spec = work / "spec.toml"
@@ -53,59 +94,40 @@ def measure(work: Path, memory: Path, rounds: int, nvidia: list[str]) -> dict[st
         return ["env", f"NVHOOK_CONFIG={config}", str(HOOK.with_name("nvhook-runtime"))]
 
     # Through env, too: what it costs is not the runtime's.
-    runtimes = {"runc": ["env", "runc"], "nvhook": handler(by_hook)}
-    creators = {**runtimes, "nvhook (spec)": handler(in_spec)}
+    runc = ["env", "runc"]
+    creators = {
+        "runc": runc,
+        "first": handler(by_hook),
+        "repeated": handler(by_hook),
+        "spec": handler(in_spec),
+        "floor": runc,
+    }
     if nvidia:
         creators["NVIDIA"] = ["env", *nvidia]
     ask = ["NVIDIA_VISIBLE_DEVICES=1"]
     running = Bundle(memory, "running", root, ask, [])
-    actions: dict[str, Callable[[], float]] = {}
+    floor = Floor(work, running)
+    settings = configuration.load(str(by_hook))
+    actions: dict[str, Callable[[], Taken]] = {}
     for name, command in creators.items():
-        bundle = Bundle(memory, f"create{len(actions)}", root, ask, [])
-        actions[f"create {name}"] = lambda bundle=bundle, command=command: bundle.create(*command)
-    for name, command in runtimes.items():
+        rootfs = memory / f"create-{name}/rootfs"
+        hook = floor.hook("create", settings, "1", root, rootfs) if name == "floor" else []
+        bundle = Bundle(memory, f"create-{name}", root, ask, hook)
+        create = create_of_first if name == "first" else Bundle.create
+        actions[f"create {name}"] = partial(create, bundle, *command)
+    for name, command in (("runc", runc), ("nvhook", handler(by_hook))):
         for verb in (["state", running.id], ["kill", running.id, "CONT"]):
             words = [*command, *verb]
-            actions[f"{verb[0]} {name}"] = lambda words=words: milliseconds(lambda: run(*words))
-    actions["python"] = lambda: milliseconds(lambda: run(*bare_interpreter()))
-    times: dict[str, list[float]] = {name: [] for name in actions}
-    with running.fresh():
-        run("runc", "create", "-b", running.path, running.id)
-        try:
-            for _ in range(rounds + 2):
-                for name in random.sample(list(actions), len(actions)):
-                    times[name].append(actions[name]())
-        finally:
-            run("runc", "delete", "-f", running.id)
-    return {name: values[2:] for name, values in times.items()}
+            actions[f"{verb[0]} {name}"] = partial(run, *words)
+    actions["python"] = lambda: run(*bare_interpreter())
+    with running.running():
+        return interleaved(actions, rounds), floor.libc
 
 
-def report(times: dict[str, list[float]], rounds: int, as_json: bool) -> None:
-    """Print medians and the ratios that are the bars; differences are taken round by round."""
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    added = {
-        name: statistics.median(
-            a - b for a, b in zip(times[name], times[f"{name.split()[0]} runc"], strict=True)
-        )
-        for name in times
-        if " " in name and not name.endswith(" runc")
-    }
-    ratios = {
-        f"{verb}: nvhook / runc": medians[f"{verb} nvhook"] / medians[f"{verb} runc"]
-        for verb in ("state", "kill")
-    }
-    for name, value in added.items():
-        if name.startswith("create "):
-            ratios[f"{name} added / bare interpreter"] = value / medians["python"]
-    if as_json:
-        print(json.dumps({"medians_ms": medians, "added_ms": added, "ratios": ratios}, indent=2))
-        return
-    print(f"nvhook {nvhook.__version__}, {rounds} rounds, medians in ms,", platform.platform())
-    for name, value in medians.items():
-        extra = f"  (+{added[name]:.1f})" if name in added else ""
-        print(f"  {name:<22} {value:7.1f}{extra}")
-    for name, value in ratios.items():
-        print(f"  {name:<44} {value:5.2f}")
+def create_of_first(bundle: Bundle, *runtime: str | Path) -> Taken:
+    """Return what the create of a container takes that nvhook has recorded nothing of."""
+    with nothing_recorded():
+        return bundle.create(*runtime)
 
 
 if __name__ == "__main__":

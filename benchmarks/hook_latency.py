@@ -1,43 +1,121 @@
 """What the hook adds to a container's start: interleaved, in one run, as ratios.
 
-    sudo .venv/bin/python benchmarks/hook_latency.py [--rounds 200]
+    sudo .venv/bin/python benchmarks/hook_latency.py [--rounds 200] [--view v2] [--json]
 
-Rows, each measured once per round in random order, medians printed:
-  runc create+start+delete of a Debian root: without a hook, with nvhook and one GPU, with a static
-  C hook that does the same mounts, nodes and rules (the floor); the same for a root with 1,300
-  more libraries; the hook process alone for a container without a GPU, /bin/true, and the bare
-  interpreter the hook uses (python3 -I -S -c pass).
+Rows, each measured once per round in random order, medians of processor time and of the clock:
+  runc create+start+delete without a hook, with nvhook when it has recorded nothing and when it has,
+  and with a static C hook that knows beforehand and does the same mounts, nodes and rules (the
+  floor): one GPU in a Debian root, in one with 1,300 more libraries, and 8 GPUs;
+  the hook process alone for a container without a GPU, /bin/true, and the bare interpreter the
+  hook uses (python3 -I -S -c pass).
 Every cycle has a fresh overlay whose upper layer is in memory: what a disk does is not the hook's.
-What runc create takes without a hook is spread over ten milliseconds, because moving a process into
-a cgroup waits for a grace period of the kernel. Hence the many rounds, and the interval that holds
-the median with 95 %. Linux 6.17 does without that wait once cgroup2 was mounted with favordynmods,
-until the next boot: then the spread is three.
-Needs root, runc, gcc, and the Debian root that scripts/debian-root.sh makes.
+What runc create takes by the clock is spread over ten milliseconds, because moving a process into
+a cgroup waits for a grace period of the kernel; Linux 6.17 does without that wait once cgroup2 was
+mounted with favordynmods, until the next boot. Hence the many rounds, and processor time first.
+Needs root, runc, gcc (musl-gcc for a floor that is linked as the launcher is), and the Debian root
+that scripts/debian-root.sh makes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import platform
-import random
-import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from bundles import HERE, HOOK, Bundle, bare_interpreter, debian_root, milliseconds, run
+from bundles import (
+    HOOK,
+    Bundle,
+    Taken,
+    bare_interpreter,
+    debian_root,
+    enter,
+    interleaved,
+    nothing_recorded,
+    options,
+    run,
+)
+from figures import Ratio, Row, report
+from floor import Floor
 
-import nvhook
 from nvhook import config as configuration
-from nvhook.core.edits import DeviceNode, LdCacheUpdate, Mount, Symlink
-from nvhook.core.layout import container_layout
-from nvhook.core.request import Request
-from nvhook.create import pipeline
 from nvhook.sim import driver, elf_writer
 
 LIBRARIES = 1300
+# What is started: title, base, whether the root is the large one, GPUs of the host, what is asked.
+KINDS = {
+    "small": ("Debian root, 1 GPU", "small plain", False, 4, "1"),
+    "large": ("1,300 more libraries, 1 GPU", "large plain", True, 4, "1"),
+    "eight": ("Debian root, 8 GPUs", "small plain", False, 8, "all"),
+}
+HOOKS = {"first": "nvhook, first start", "repeated": "nvhook, repeated start", "floor": "floor"}
+
+
+def main() -> None:
+    """Measure and print the table."""
+    given = options(__doc__, 200).parse_args()
+    enter(given.view)
+    with (
+        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory,
+        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-", dir="/dev/shm") as memory,
+    ):
+        actions, libc = prepare(Path(directory), Path(memory))
+        times = interleaved(actions, given.rounds)
+    python = Row("python", "bare interpreter")
+    nothing, true = Row("no GPU", "nvhook, no GPU asked"), Row("true", "/bin/true")
+    sections: dict[str, list[Row]] = {}
+    ratios = []
+    for kind, (title, base, *_) in KINDS.items():
+        rows = {hook: Row(f"{kind} {hook}", label, base) for hook, label in HOOKS.items()}
+        plain = [Row(base, "runc without a hook")] if base.startswith(kind) else []
+        sections[title] = [*plain, *rows.values()]
+        ratios.append(
+            Ratio(rows["repeated"], rows["floor"], f"{kind}: repeated added / floor added", 1.5)
+        )
+        if kind == "small":
+            ratios.append(Ratio(rows["first"], python, "small: first added / interpreter", 3.5))
+    ratios.append(Ratio(nothing, true, "no GPU / true", 1))
+    sections["The process alone"] = [nothing, true, python]
+    report(times, sections, ratios, f"floor linked with {libc}", given.json)
+
+
+def prepare(work: Path, memory: Path) -> tuple[dict[str, Callable[[], Taken]], str]:
+    """Return what is measured, by name, and what the floor is linked with."""
+    small = debian_root()
+    roots = {False: small, True: large_root(small, work)}
+    idle = Bundle(memory, "idle", small, [], [])
+    floor = Floor(work, idle)
+    actions: dict[str, Callable[[], Taken]] = {}
+    for kind, (_, base, is_large, gpus, devices) in KINDS.items():
+        root = roots[is_large]
+        config = driver.create(str(work / f"sim-{gpus}"), gpus)
+        hook = [str(HOOK), "hook", "prestart", "--config", config]
+        env = [f"NVIDIA_VISIBLE_DEVICES={devices}"]
+        if base not in actions:
+            actions[base] = Bundle(memory, base.replace(" ", "-"), root, env, []).cycle
+        first = Bundle(memory, f"{kind}-first", root, env, hook)
+        actions[f"{kind} first"] = partial(cycle_of_first, first)
+        actions[f"{kind} repeated"] = Bundle(memory, f"{kind}-repeated", root, env, hook).cycle
+        name = f"{kind}-floor"
+        settings = configuration.load(config)
+        words = floor.hook(kind, settings, devices, root, memory / name / "rootfs")
+        actions[f"{kind} floor"] = Bundle(memory, name, root, env, words).cycle
+    state = json.dumps(
+        {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 2, "bundle": str(idle.path)}
+    ).encode()
+    no_gpu = [str(HOOK), "hook", "prestart", "--config", str(work / "sim-4/config.toml")]
+    actions["no GPU"] = lambda: run(*no_gpu, stdin=state)
+    actions["true"] = lambda: run("/bin/true")
+    actions["python"] = lambda: run(*bare_interpreter())
+    return actions, floor.libc
+
+
+def cycle_of_first(bundle: Bundle) -> Taken:
+    """Return what the life of a container takes that nvhook has recorded nothing of."""
+    with nothing_recorded():
+        return bundle.cycle()
 
 
 def large_root(small: Path, work: Path) -> Path:
@@ -51,124 +129,6 @@ def large_root(small: Path, work: Path) -> Path:
         (directory / soname).write_bytes(elf_writer.shared_library(abi, soname, "benchmark"))
     run("/sbin/ldconfig", "-r", root)
     return root
-
-
-def floor_list(settings: configuration.Config, root: Path, path: Path) -> None:
-    """Write the floor's list: what nvhook's plan for GPU 1 comes to."""
-    layout = container_layout(platform.machine(), debian=True, has_lib32=False)
-    request = Request(("1",), ("compute", "utility"), "benchmark")
-    lines = []
-    for edit in pipeline.plan_for(request, settings, layout).plan.edits:
-        match edit:
-            case DeviceNode():
-                lines.append(f"d {edit.host_path} {edit.container_path} {edit.major} {edit.minor}")
-            case Mount() if edit.host_path and not edit.container_path.startswith("/proc/"):
-                lines.append(f"m {edit.host_path} {edit.container_path}")
-            case Symlink():
-                lines.append(f"l {edit.target} {edit.container_path}")
-            case LdCacheUpdate():
-                lines.append(f"c {root}/etc/ld.so.cache /etc/ld.so.cache")
-    path.write_text("\n".join(lines) + "\n")
-
-
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200, help="rounds, 30 or more for a figure")
-    parser.add_argument("--json", action="store_true", help="print the medians as JSON")
-    options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-") as directory,
-        tempfile.TemporaryDirectory(prefix="nvhook-benchmark-", dir="/dev/shm") as memory,
-    ):
-        measure(Path(directory), Path(memory), options.rounds, options.json)
-
-
-def measure(work: Path, memory: Path, rounds: int, as_json: bool) -> None:
-    """Run all rows for some rounds."""
-    small = debian_root()
-    large = large_root(small, work)
-    config = driver.create(str(work / "sim"))
-    settings = configuration.load(config)
-    floor = work / "floor"
-    run("gcc", "-O2", "-static", "-o", floor, HERE / "floor.c")
-    for name, root in (("small", small), ("large", large)):
-        floor_list(settings, root, work / f"{name}.list")
-
-    def bundle(name: str, root: Path, env: list[str], hook: list[str]) -> Bundle:
-        return Bundle(memory, name, root, env, hook)
-
-    gpu = ["NVIDIA_VISIBLE_DEVICES=1"]
-    nvhook_hook = [str(HOOK), "hook", "prestart", "--config", config]
-    bundles = {}
-    for name, root in (("small", small), ("large", large)):
-        floor_hook = [str(floor), str(work / f"{name}.list"), str(memory / f"{name}-floor/rootfs")]
-        bundles[f"{name} plain"] = bundle(f"{name}-plain", root, gpu, [])
-        bundles[f"{name} nvhook"] = bundle(f"{name}-nvhook", root, gpu, nvhook_hook)
-        bundles[f"{name} floor"] = bundle(f"{name}-floor", root, gpu, floor_hook)
-    idle = bundle("idle", small, [], [])
-    state = json.dumps(
-        {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 2, "bundle": str(idle.path)}
-    ).encode()
-
-    actions: dict[str, Callable[[], float]] = {name: b.cycle for name, b in bundles.items()}
-    actions["true"] = lambda: milliseconds(lambda: run("/bin/true"))
-    actions["no GPU"] = lambda: milliseconds(lambda: run(*nvhook_hook, stdin=state))
-    actions["python"] = lambda: milliseconds(lambda: run(*bare_interpreter()))
-    times: dict[str, list[float]] = {name: [] for name in actions}
-    for _ in range(rounds + 2):
-        for name in random.sample(list(actions), len(actions)):
-            times[name].append(actions[name]())
-    times = {name: values[2:] for name, values in times.items()}
-    report(times, rounds, as_json)
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, by ranks."""
-    ordered = sorted(values)
-    half = 0.98 * len(ordered) ** 0.5
-    low, high = math.floor(len(ordered) / 2 - half), math.ceil(len(ordered) / 2 + half)
-    return ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
-
-
-def report(times: dict[str, list[float]], rounds: int, as_json: bool) -> None:
-    """Print medians, what the hooks add, and the ratios that are the bars.
-
-    What a hook adds is the median of its differences to the plain container of the same round: the
-    machine's own drift is in both.
-    """
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    differences = {
-        f"{size} {kind}": [
-            with_hook - plain
-            for with_hook, plain in zip(
-                times[f"{size} {kind}"], times[f"{size} plain"], strict=True
-            )
-        ]
-        for size in ("small", "large")
-        for kind in ("nvhook", "floor")
-    }
-    added = {name: statistics.median(values) for name, values in differences.items()}
-    intervals = {name: interval(values) for name, values in differences.items()}
-    ratios = {
-        "hook added / bare interpreter": added["small nvhook"] / medians["python"],
-        "large root added / small root added": added["large nvhook"] / added["small nvhook"],
-        "no GPU / true": medians["no GPU"] / medians["true"],
-        "hook added / C floor added": added["small nvhook"] / added["small floor"],
-    }
-    if as_json:
-        figures = {"medians_ms": medians, "added_ms": added, "intervals_ms": intervals}
-        print(json.dumps({**figures, "ratios": ratios}, indent=2))
-        return
-    print(f"nvhook {nvhook.__version__}, {rounds} rounds, medians in ms,", platform.platform())
-    for name, value in medians.items():
-        extra = ""
-        if name in added:
-            low, high = intervals[name]
-            extra = f"  (+{added[name]:.1f}, {low:.1f} to {high:.1f})"
-        print(f"  {name:<14} {value:7.1f}{extra}")
-    for name, value in ratios.items():
-        print(f"  {name:<38} {value:5.2f}")
 
 
 if __name__ == "__main__":
