@@ -51,8 +51,11 @@ class Interval:
 
     def text(self, digits: int) -> str:
         """Print it."""
-        digits = digits if self.high < 1000 else 0
-        return f"{self.value:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+        room = 10 ** (4 - digits)
+        texts = [
+            f"{each:.{digits if each < room else 0}f}" for each in (self.value, self.low, self.high)
+        ]
+        return "{} ({} to {})".format(*texts)
 
     def verdict(self, ratio: Ratio) -> str:
         """Say whether the bar is met, as far as the interval tells."""
