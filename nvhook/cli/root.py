@@ -1,4 +1,4 @@
-"""The command line for people."""
+"""The group of all commands: what the command line is once click has been loaded."""
 
 import os
 import sys
