@@ -18,108 +18,106 @@ from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
 from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.settings import FILE, FLAG, LIST_SHAPE, PATH, PATHS, Kind, Setting, list_of, one_of
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
 
 
-class Setting(Record):
-    """One key of the file.
+def _capabilities(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    if "all" in names:
+        return CAPABILITIES
+    return tuple(sorted(set(names))) if set(names).issubset(CAPABILITIES) else None
 
-    ``kind`` is path, file, level, side, flag, names, paths, programs or capabilities.
-    """
 
-    __slots__ = ("default", "doc", "key", "kind")
-
-    def __init__(self, key: str, kind: str, default: object, doc: str) -> None:
-        self.key: Final = key
-        self.kind: Final = kind
-        self.default: Final = default
-        self.doc: Final = doc
-
-    @property
-    def attribute(self) -> str:
-        """Return the name of the setting in Config."""
-        return self.key.replace("-", "_").replace(".", "_")
-
+_CAPABILITY_LIST = Kind(
+    LIST_SHAPE, "a list of some of all, " + ", ".join(CAPABILITIES), _capabilities
+)
+# The launcher decides by this prefix whether a container can be about a GPU at all.
+_SWARM_NAMES = list_of(
+    lambda name: name if name.startswith(SWARM_PREFIX) else None,
+    f"a list of names that begin with {SWARM_PREFIX}",
+)
+_PROGRAMS = list_of(
+    lambda name: name if name and not name.isspace() else None,
+    "a list of at least one name or absolute path",
+    1,
+)
+_SIDE = one_of((MOUNTS_BY_HOOK, MOUNTS_IN_SPEC), f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}")
 
 SETTINGS = (
-    Setting("driver-root", "path", "/", "where the driver's user-space files are installed"),
-    Setting("dev-root", "path", "/dev", "directory with the host's NVIDIA device nodes"),
-    Setting("proc-root", "path", "/proc", "the host's /proc"),
-    Setting("sys-root", "path", "/sys", "the host's /sys"),
-    Setting("state-directory", "path", state.DIRECTORY, "where the inventory is remembered"),
-    Setting("log-path", "file", "/var/log/nvhook.log", "log file; empty: no log"),
-    Setting("log-level", "level", "info", "debug, info, warning or error"),
+    Setting("driver-root", PATH, "/", "where the driver's user-space files are installed"),
+    Setting("dev-root", PATH, "/dev", "directory with the host's NVIDIA device nodes"),
+    Setting("proc-root", PATH, "/proc", "the host's /proc"),
+    Setting("sys-root", PATH, "/sys", "the host's /sys"),
+    Setting("state-directory", PATH, state.DIRECTORY, "where the inventory is remembered"),
+    Setting("log-path", FILE, "/var/log/nvhook.log", "log file; empty: no log"),
+    Setting("log-level", one_of(LEVELS), "info", "debug, info, warning or error"),
     Setting(
         "accept-envvar-when-unprivileged",
-        "flag",
+        FLAG,
         True,
         "let containers without CAP_SYS_ADMIN ask with NVIDIA_VISIBLE_DEVICES",
     ),
     Setting(
         "accept-volume-mounts",
-        "flag",
+        FLAG,
         False,
         "let containers ask by mounts below /var/run/nvidia-container-devices",
     ),
     Setting(
         "accept-cdi-annotations",
-        "flag",
+        FLAG,
         True,
         "let containers ask with CDI names in annotations cdi.k8s.io/...",
     ),
     Setting(
         "supported-driver-capabilities",
-        "capabilities",
+        _CAPABILITY_LIST,
         CAPABILITIES,
         "driver capabilities that containers may have",
     ),
     Setting(
         "inject-unlisted-driver-libraries",
-        "flag",
+        FLAG,
         True,
         "give compute and utility every library with the driver's version, known to nvhook or not",
     ),
     Setting(
         "cuda-forward-compatibility",
-        "flag",
+        FLAG,
         True,
         "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
     ),
     Setting(
         "swarm-resource",
-        "names",
+        _SWARM_NAMES,
         (),
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
     Setting(
         "disable-require",
-        "flag",
+        FLAG,
         False,
         "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
-    Setting("device-rules", "flag", True, "allow the devices in the container's device cgroup"),
+    Setting("device-rules", FLAG, True, "allow the devices in the container's device cgroup"),
     Setting(
         "cdi-spec-directories",
-        "paths",
+        PATHS,
         ("/etc/cdi", "/var/run/cdi"),
         "where specs of CDI devices are; of two definitions the later directory's counts",
     ),
     # The launcher reads this one, too: on one line, in this form.
     Setting(
         "handler.runtimes",
-        "programs",
+        _PROGRAMS,
         ("runc", "crun"),
         "the OCI runtimes nvhook-runtime stands in front of: the first one found is used",
     ),
     Setting(
         "handler.mounts",
-        "side",
+        _SIDE,
         MOUNTS_BY_HOOK,
         "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
     ),
@@ -236,42 +234,8 @@ def _check(name: str, document: dict[str, object]) -> dict[str, object]:
     values = {}
     for key, value in document.items():
         setting = BY_KEY.get(key)
-        converted = None if setting is None else convert(setting, value)
+        converted = None if setting is None else setting.kind.of(value)
         if setting is None or converted is None:
             raise ConfigError(f"{name}: bad value of {key}")
         values[setting.attribute] = converted
     return values
-
-
-def convert(setting: Setting, value: object) -> object:
-    """Return the value as Config has it, None if it is not of the setting's kind."""
-    if setting.kind == "flag":
-        return value if isinstance(value, bool) else None
-    if setting.kind == "level":
-        return value if value in LEVELS else None
-    if setting.kind == "side":
-        return value if value in (MOUNTS_BY_HOOK, MOUNTS_IN_SPEC) else None
-    if setting.kind in {"path", "file"}:
-        return _path(value, setting.kind == "file")
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        return None
-    if setting.kind == "names":
-        # The launcher decides by this prefix whether a container can be about a GPU at all.
-        return tuple(value) if all(item.startswith(SWARM_PREFIX) for item in value) else None
-    if setting.kind == "paths":
-        paths = [_path(item, may_be_empty=False) for item in value]
-        return None if None in paths else tuple(paths)
-    if setting.kind == "programs":
-        good = value and all(item and not item.isspace() and "\0" not in item for item in value)
-        return tuple(value) if good else None
-    if "all" in value:
-        return CAPABILITIES
-    return tuple(sorted(set(value))) if set(value).issubset(CAPABILITIES) else None
-
-
-def _path(value: object, may_be_empty: bool) -> str | None:
-    if not isinstance(value, str) or "\0" in value:
-        return None
-    if value.startswith("/"):
-        return value.rstrip("/") or "/"
-    return value if may_be_empty and not value else None
