@@ -130,6 +130,7 @@ def bare_interpreter() -> tuple[str, ...]:
 def nothing_recorded() -> Iterator[None]:
     """Put aside what nvhook has recorded of earlier starts: a start meanwhile is a first one."""
     aside = RECORDINGS.with_name("recordings-aside")
+    shutil.rmtree(aside, ignore_errors=True)  # noqa: TID251 - left by a run that was killed
     with suppress(FileNotFoundError):
         RECORDINGS.rename(aside)
     try:

@@ -1,4 +1,8 @@
-"""Medians, what is added to a base, and ratios with 95 % intervals: one table of them."""
+"""Medians, what is added to a base, and ratios with 95 % intervals: one table of them.
+
+What is added is the interquartile mean of the differences by round, which takes half the rounds of
+their median for the same interval; intervals are of rounds drawn again (bootstrap).
+"""
 
 from __future__ import annotations
 
@@ -87,29 +91,40 @@ class Figures:
         return statistics.median(values)
 
     def added(self, row: Row) -> Interval:
-        """Return the median of what a row adds, with its interval by ranks."""
-        ordered = sorted(self.of(row))
-        half = 0.98 * len(ordered) ** 0.5
-        low = max(math.floor(len(ordered) / 2 - half), 0)
-        high = min(math.ceil(len(ordered) / 2 + half), len(ordered) - 1)
-        return Interval(statistics.median(ordered), ordered[low], ordered[high])
+        """Return what a row adds."""
+        values = self.of(row)
+        drawn = [middle([values[number] for number in rounds]) for rounds in _draws(len(values))]
+        return _interval(middle(values), drawn)
 
     def ratio(self, ratio: Ratio) -> Interval:
-        """Return the ratio of two medians; the interval is that of rounds drawn again."""
+        """Return the ratio of what two rows add."""
         above, below = self.of(ratio.above), self.of(ratio.below)
-        draw = random.Random(1)  # noqa: S311 - no secret
         drawn = []
-        for _ in range(RESAMPLES):
-            rounds = draw.choices(range(len(above)), k=len(above))
-            divisor = statistics.median([below[number] for number in rounds])
+        for rounds in _draws(len(above)):
+            divisor = middle([below[number] for number in rounds])
             if divisor > 0:
-                drawn.append(statistics.median([above[number] for number in rounds]) / divisor)
-        divisor = statistics.median(below)
+                drawn.append(middle([above[number] for number in rounds]) / divisor)
+        divisor = middle(below)
         if divisor <= 0 or len(drawn) < RESAMPLES // 2:  # too few rounds for this machine's noise
             return Interval(math.nan, 0, math.inf)
-        drawn.sort()
-        cut = len(drawn) // 40
-        return Interval(statistics.median(above) / divisor, drawn[cut], drawn[-1 - cut])
+        return _interval(middle(above) / divisor, drawn)
+
+
+def middle(values: list[float]) -> float:
+    """Return the mean of the middle half."""
+    cut = len(values) // 4
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def _draws(rounds: int) -> list[list[int]]:
+    draw = random.Random(1)  # noqa: S311 - no secret
+    return [draw.choices(range(rounds), k=rounds) for _ in range(RESAMPLES)]
+
+
+def _interval(value: float, drawn: list[float]) -> Interval:
+    drawn.sort()
+    cut = len(drawn) // 40
+    return Interval(value, drawn[cut], drawn[-1 - cut])
 
 
 def report(
