@@ -7,27 +7,62 @@ What a file says is remembered in nvhook's state directory until the file change
 it then.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 import time
 
-from nvhook import state
+from nvhook import observations, state
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.request import SWARM_PREFIX
 from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
-from nvhook.record import Record
+from nvhook.record import record, replace
 from nvhook.settings import FILE, FLAG, LIST_SHAPE, PATH, PATHS, Kind, Setting, list_of, one_of
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
 
 
+@record
+class Config:
+    """The value of every setting; paths are absolute, without a slash at the end."""
+
+    driver_root: str = "/"
+    dev_root: str = "/dev"
+    proc_root: str = "/proc"
+    sys_root: str = "/sys"
+    state_directory: str = state.DIRECTORY
+    log_path: str = "/var/log/nvhook.log"
+    log_level: str = "info"
+    accept_envvar_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    accept_cdi_annotations: bool = True
+    supported_driver_capabilities: tuple[str, ...] = CAPABILITIES
+    inject_unlisted_driver_libraries: bool = True
+    cuda_forward_compatibility: bool = True
+    swarm_resource: tuple[str, ...] = ()
+    disable_require: bool = False
+    device_rules: bool = True
+    recordings: bool = True
+    cdi_spec_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    handler_runtimes: tuple[str, ...] = ("runc", "crun")
+    handler_mounts: str = MOUNTS_BY_HOOK
+
+
+DEFAULTS = Config()
+
+
 def _capabilities(names: tuple[str, ...]) -> tuple[str, ...] | None:
     if "all" in names:
         return CAPABILITIES
     return tuple(sorted(set(names))) if set(names).issubset(CAPABILITIES) else None
+
+
+def _setting(key: str, kind: Kind, doc: str) -> Setting:
+    return Setting(key, kind, doc, key.replace("-", "_").replace(".", "_"))
 
 
 _CAPABILITY_LIST = Kind(
@@ -46,115 +81,77 @@ _PROGRAMS = list_of(
 _SIDE = one_of((MOUNTS_BY_HOOK, MOUNTS_IN_SPEC), f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}")
 
 SETTINGS = (
-    Setting("driver-root", PATH, "/", "where the driver's user-space files are installed"),
-    Setting("dev-root", PATH, "/dev", "directory with the host's NVIDIA device nodes"),
-    Setting("proc-root", PATH, "/proc", "the host's /proc"),
-    Setting("sys-root", PATH, "/sys", "the host's /sys"),
-    Setting("state-directory", PATH, state.DIRECTORY, "where the inventory is remembered"),
-    Setting("log-path", FILE, "/var/log/nvhook.log", "log file; empty: no log"),
-    Setting("log-level", one_of(LEVELS), "info", "debug, info, warning or error"),
-    Setting(
+    _setting("driver-root", PATH, "where the driver's user-space files are installed"),
+    _setting("dev-root", PATH, "directory with the host's NVIDIA device nodes"),
+    _setting("proc-root", PATH, "the host's /proc"),
+    _setting("sys-root", PATH, "the host's /sys"),
+    _setting("state-directory", PATH, "where the inventory is remembered"),
+    _setting("log-path", FILE, "log file; empty: no log"),
+    _setting("log-level", one_of(LEVELS), "debug, info, warning or error"),
+    _setting(
         "accept-envvar-when-unprivileged",
         FLAG,
-        True,
         "let containers without CAP_SYS_ADMIN ask with NVIDIA_VISIBLE_DEVICES",
     ),
-    Setting(
+    _setting(
         "accept-volume-mounts",
         FLAG,
-        False,
         "let containers ask by mounts below /var/run/nvidia-container-devices",
     ),
-    Setting(
+    _setting(
         "accept-cdi-annotations",
         FLAG,
-        True,
         "let containers ask with CDI names in annotations cdi.k8s.io/...",
     ),
-    Setting(
+    _setting(
         "supported-driver-capabilities",
         _CAPABILITY_LIST,
-        CAPABILITIES,
         "driver capabilities that containers may have",
     ),
-    Setting(
+    _setting(
         "inject-unlisted-driver-libraries",
         FLAG,
-        True,
         "give compute and utility every library with the driver's version, known to nvhook or not",
     ),
-    Setting(
+    _setting(
         "cuda-forward-compatibility",
         FLAG,
-        True,
         "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
     ),
-    Setting(
+    _setting(
         "swarm-resource",
         _SWARM_NAMES,
-        (),
         "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
-    Setting(
+    _setting(
         "disable-require",
         FLAG,
-        False,
         "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
-    Setting("device-rules", FLAG, True, "allow the devices in the container's device cgroup"),
-    Setting(
+    _setting("device-rules", FLAG, "allow the devices in the container's device cgroup"),
+    _setting(
+        "recordings",
+        FLAG,
+        "let the launcher repeat a start for the next container of its kind, without Python",
+    ),
+    _setting(
         "cdi-spec-directories",
         PATHS,
-        ("/etc/cdi", "/var/run/cdi"),
         "where specs of CDI devices are; of two definitions the later directory's counts",
     ),
     # The launcher reads this one, too: on one line, in this form.
-    Setting(
+    _setting(
         "handler.runtimes",
         _PROGRAMS,
-        ("runc", "crun"),
         "the OCI runtimes nvhook-runtime stands in front of: the first one found is used",
     ),
-    Setting(
+    _setting(
         "handler.mounts",
         _SIDE,
-        MOUNTS_BY_HOOK,
         "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
-
-
-class Config(Record):
-    """The value of every setting; paths are absolute, without a slash at the end."""
-
-    __slots__ = tuple([setting.attribute for setting in SETTINGS])
-
-    accept_cdi_annotations: bool
-    accept_envvar_when_unprivileged: bool
-    accept_volume_mounts: bool
-    cdi_spec_directories: tuple[str, ...]
-    cuda_forward_compatibility: bool
-    dev_root: str
-    device_rules: bool
-    disable_require: bool
-    driver_root: str
-    handler_mounts: str
-    handler_runtimes: tuple[str, ...]
-    inject_unlisted_driver_libraries: bool
-    log_level: str
-    log_path: str
-    proc_root: str
-    state_directory: str
-    supported_driver_capabilities: tuple[str, ...]
-    swarm_resource: tuple[str, ...]
-    sys_root: str
-
-    def __init__(self, **values: object) -> None:
-        for setting in SETTINGS:
-            setattr(self, setting.attribute, values.pop(setting.attribute, setting.default))
-        if values:
-            raise TypeError(f"no such setting: {', '.join(values)}")
 
 
 def load(path: str | None = None) -> Config:
@@ -162,7 +159,7 @@ def load(path: str | None = None) -> Config:
 
     Raises: ConfigError.
     """
-    return Config(**explicit_values(path))
+    return replace(DEFAULTS, **explicit_values(path))
 
 
 def explicit_values(path: str | None = None) -> dict[str, object]:
@@ -172,15 +169,17 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
     """
     name = DEFAULT_PATH if path is None else path
     try:
-        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         if path is None:
+            observations.stamp(name, None)
             return {}
         raise ConfigError(f"configuration file {name} does not exist") from None
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
     try:
-        status = posix.fstat(fd)
+        status = os.fstat(fd)
+        observations.stamp(name, status)
         key = _key(name, status)
         cache = f"{state.DIRECTORY}/config-{status.st_dev}-{status.st_ino}.json"
         values = _remembered(cache, key)
@@ -190,12 +189,12 @@ def explicit_values(path: str | None = None) -> dict[str, object]:
             document = config_file.parse(name, config_file.read(name, fd))
             values = _check(name, document)
             # A file written this very moment may change again without a new time stamp.
-            if key == _key(name, posix.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
+            if key == _key(name, os.fstat(fd)) and time.time_ns() - status.st_ctime_ns > 10**8:
                 _remember(cache, key, document)
     except OSError as error:
         raise _unreadable(name, error) from None
     finally:
-        posix.close(fd)
+        os.close(fd)
     return values
 
 
@@ -204,7 +203,7 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"can't read configuration file {name}: {reason}")
 
 
-def _key(name: str, status: posix.stat_result) -> list[object]:
+def _key(name: str, status: os.stat_result) -> list[object]:
     return [name, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

@@ -3,6 +3,8 @@
 Every error is one lower-case line: what is wrong, and in brackets what to do.
 """
 
+from __future__ import annotations
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -59,6 +61,6 @@ def one_line(text: str, limit: int = MAX_LINE - len("nvhook: ") - 1) -> str:
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 
 
-def assert_never(value: "NoReturn") -> "NoReturn":
+def assert_never(value: NoReturn) -> NoReturn:
     """Mark a branch the type checker proves unreachable."""
     raise AssertionError(f"unhandled case: {value!r}")

@@ -4,12 +4,13 @@ Tables name a kind for each setting: config.SETTINGS is nvhook's own file, kubel
 device plugin is told. Every first start of the hook loads this.
 """
 
-from nvhook.record import Record
+from __future__ import annotations
+
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Final
 
 # What a source has, before anything is known of the kind: a bool, a str, or a list of str.
 FLAG_SHAPE, TEXT_SHAPE, LIST_SHAPE = "flag", "text", "list"
@@ -18,19 +19,17 @@ TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
-class Kind(Record):
+@record
+class Kind:
     """A kind of values.
 
     ``take`` gets a value of the shape, a list as a tuple, and returns what nvhook has for it, None
     if it is none of the kind. ``wanted`` is what a value must be, in words.
     """
 
-    __slots__ = ("shape", "take", "wanted")
-
-    def __init__(self, shape: str, wanted: str, take: "Callable[..., object]") -> None:
-        self.shape: Final = shape
-        self.wanted: Final = wanted
-        self.take: Final = take
+    shape: str
+    wanted: str
+    take: Callable[..., object]
 
     def of(self, value: object) -> object:
         """Return a value as nvhook has it, of one as TOML and JSON have it; None: it is none."""
@@ -44,7 +43,8 @@ class Kind(Record):
         return self.of(words(text) if self.shape == LIST_SHAPE else text)
 
 
-class Setting(Record):
+@record
+class Setting:
     """A setting.
 
     ``key`` is its name in the file, dotted; ``attribute`` that of its value, empty for a setting
@@ -52,29 +52,15 @@ class Setting(Record):
     use, the others are older ones.
     """
 
-    __slots__ = ("attribute", "default", "doc", "flags", "key", "kind", "variables")
-
-    def __init__(
-        self,
-        key: str,
-        kind: Kind,
-        default: object,
-        doc: str,
-        attribute: str | None = None,
-        flags: tuple[str, ...] = (),
-        variables: tuple[str, ...] = (),
-    ) -> None:
-        self.key: Final = key
-        self.kind: Final = kind
-        self.default: Final = default
-        self.doc: Final = doc
-        derived = key.replace("-", "_").replace(".", "_")
-        self.attribute: Final = derived if attribute is None else attribute
-        self.flags: Final = flags
-        self.variables: Final = variables
+    key: str
+    kind: Kind
+    doc: str
+    attribute: str
+    flags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
 
-def shaped(shape: str, value: object) -> "bool | str | tuple[str, ...] | None":
+def shaped(shape: str, value: object) -> bool | str | tuple[str, ...] | None:
     """Return a value as it is, a list as a tuple; None if it has another shape."""
     if shape == FLAG_SHAPE:
         return value if isinstance(value, bool) else None
@@ -91,14 +77,14 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def one_of(choices: "Iterable[str]", wanted: str = "") -> Kind:
+def one_of(choices: Iterable[str], wanted: str = "") -> Kind:
     """Return the kind of texts that are one of some."""
     known = tuple(choices)
     text = wanted or f"one of {', '.join(known)}"
     return Kind(TEXT_SHAPE, text, lambda value: value if value in known else None)
 
 
-def list_of(each: "Callable[[str], str | None]", wanted: str, least: int = 0) -> Kind:
+def list_of(each: Callable[[str], str | None], wanted: str, least: int = 0) -> Kind:
     """Return the kind of lists of at least so many; each item is converted, None if it is bad."""
 
     def take(items: tuple[str, ...]) -> object:
@@ -113,7 +99,7 @@ def absolute(text: str) -> str | None:
     return (text.rstrip("/") or "/") if text.startswith("/") else None
 
 
-def did_you_mean(word: str, known: "Iterable[str]") -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question, empty where nothing known is like the word."""
     import difflib
 

@@ -6,15 +6,19 @@ import sys
 from cffi import FFI
 
 HERE = pathlib.Path(__file__).parent
+HEADERS = ("syscalls.h", "root.h")
 
 
 def main() -> None:
     """Emit the module source to the path in argv[1]."""
     ffi = FFI()
-    header = (HERE / "syscalls.h").read_text()
-    declarations = header.split("/* cdef begin */")[1].split("/* cdef end */")[0]
-    ffi.cdef(declarations)
-    ffi.set_source("nvhook._native._syscalls", '#include "syscalls.h"', py_limited_api=True)
+    for name in HEADERS:
+        header = (HERE / name).read_text()
+        ffi.cdef(header.split("/* cdef begin */")[1].split("/* cdef end */")[0])
+    # Python's part of a nvh_recorder.
+    ffi.cdef('extern "Python" int nvh_recorded(void *context, const struct nvh_step *step);')
+    includes = "".join(f'#include "{name}"\n' for name in HEADERS)
+    ffi.set_source("nvhook._native._syscalls", includes, py_limited_api=True)
     ffi.emit_c_code(sys.argv[1])
 
 

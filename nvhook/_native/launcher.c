@@ -12,6 +12,8 @@
  */
 #define _GNU_SOURCE
 #include "launcher.h"
+#include "repeat.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A state is a few KB; Python refuses what is longer than its limit of 1 MiB (formats/oci.py). */
@@ -45,6 +48,20 @@ bool path_of(char *out, size_t size, const char *format, ...)
 	int n = vsnprintf(out, size, format, arguments);
 	va_end(arguments);
 	return n > 0 && (size_t)n < size;
+}
+
+const char *map_config(const char *path, size_t *size)
+{
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat st;
+	const char *text = MAP_FAILED;
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+		*size = (size_t)st.st_size;
+		text = mmap(NULL, *size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+	}
+	if (fd >= 0)
+		close(fd);
+	return text == MAP_FAILED ? NULL : text;
 }
 
 /* ---- standard input: read once here, read again by Python ---- */
@@ -104,17 +121,23 @@ static int hook(int argc, char **argv)
 		cdi |= strncmp(argv[i], "--cdi", 5) == 0;
 		delegated |= strcmp(argv[i], "--delegated") == 0;
 	}
-	if ((cdi || delegated) && fcntl(STDIN_FILENO, F_GETFD) >= 0)
-		return run_python(true, argc, argv);
-	size_t size;
-	char *state = read_all(STDIN_FILENO, &size);
-	char bundle[PATH_MAX], config[PATH_MAX + 16];
-	if (state && find_bundle(state, size, bundle, sizeof bundle)) {
-		snprintf(config, sizeof config, "%s/config.json", bundle);
-		if (!cdi && !delegated && !may_want_gpu(config))
+	size_t size, config_size;
+	char *text = read_all(STDIN_FILENO, &size), config[PATH_MAX + 16];
+	struct state state = { 0 };
+	bool known = text && read_state(text, size, &state);
+	if (*state.bundle) {
+		snprintf(config, sizeof config, "%s/config.json", state.bundle);
+		const char *config_json = map_config(config, &config_size);
+		struct request request = { .wanted = true };
+		if (config_json)
+			request = read_request(config_json, config_size);
+		if (!request.wanted && !cdi && !delegated)
 			return 0;
+		int status = known ? repeat_hook(&state, &request, argc, argv) : -1;
+		if (status >= 0)
+			return status;
 	}
-	if (!state || !replay(state, size))
+	if (!text || !replay(text, size))
 		return fail("can't keep the container's state", "is there memory left?");
 	return run_python(true, argc, argv);
 }

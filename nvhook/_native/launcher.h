@@ -10,11 +10,8 @@ int fail(const char *what, const char *hint);
 /* Print a path; false if it is too long. */
 __attribute__((format(printf, 3, 4))) bool path_of(char *out, size_t size, const char *format, ...);
 
-/* bundle.c */
-/* Take the bundle's path out of a state. False if the state is not understood. */
-bool find_bundle(const char *state, size_t length, char *bundle, size_t size);
-/* True unless a config.json can be read and has nothing that a GPU container has. */
-bool may_want_gpu(const char *config_json);
+/* Map a config.json; NULL if that can't be done: Python says why. */
+const char *map_config(const char *path, size_t *size);
 
 /* interpreter.c */
 /* The path of the launcher beside this executable: what a hook entry calls. */

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "launcher.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -261,8 +262,12 @@ static int prepare(const struct call *call, const char *config)
 	static const char hint[] = "give both as absolute paths of less than 4096 bytes";
 	if (!elsewhere && !path_of(usual_place, sizeof usual_place, "%s/%s", given, usual))
 		return fail("the bundle's path is too long", hint);
-	if (access(place, F_OK) < 0 || !may_want_gpu(place))
+	if (access(place, F_OK) < 0)
 		return 0; /* what is missing, the real runtime says best */
+	size_t size;
+	const char *text = map_config(place, &size);
+	if (text && !read_request(text, size).wanted)
+		return 0;
 	*settings = '\0';
 	if (!absolute(given, bundle, sizeof bundle) || !absolute(place, document, sizeof document) ||
 	    (*config && !absolute(config, settings, sizeof settings))) /* the hook runs in the bundle */

@@ -9,6 +9,7 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
+#include <linux/stat.h> /* glibc has struct statx from there, musl may not */
 #include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -144,51 +145,10 @@ int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation)
 	return fd;
 }
 
-/*
- * Open what a source is mounted onto, without following a link; modes: the source's, the target's. What
- * is missing is made: a directory for a directory, else a file.
- *
- * A new file is a link to an empty one that was made before: a tenth of what making an inode costs, of
- * which there are thirty. It fails on another file system and in a user namespace. Mostly nothing is
- * there yet, so that it is tried first.
- */
-int nvh_mount_target(int dirfd, const char *name, int source, int may_make, int empty, uint32_t modes[2],
-		     int *created)
+int nvh_move_mount(int mount_fd, int target_fd)
 {
-	const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-	struct stat st;
-	if (fstat(source, &st) < 0)
-		return -errno;
-	bool directory = S_ISDIR(st.st_mode);
-	modes[0] = st.st_mode;
-	*created = may_make && !directory && empty >= 0 &&
-		   linkat(empty, "", dirfd, name, AT_EMPTY_PATH) == 0;
-	int fd = openat(dirfd, name, flags);
-	if (fd < 0 && errno == ENOENT && may_make) {
-		int made = directory ? mkdirat(dirfd, name, 0755) : mknodat(dirfd, name, S_IFREG | 0644, 0);
-		if (made < 0)
-			return -errno;
-		*created = 1;
-		fd = openat(dirfd, name, flags);
-	}
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return -errno;
-	modes[1] = st.st_mode;
-	return fd;
-}
-
-/* Move a detached mount onto its target: 1. The same file is there already: 0. */
-int nvh_attach(int mount_fd, int target_fd)
-{
-	struct stat mount, target;
-	if (fstat(mount_fd, &mount) < 0 || fstat(target_fd, &target) < 0)
-		return -errno;
-	if (mount.st_dev == target.st_dev && mount.st_ino == target.st_ino)
-		return 0;
-	if (syscall(SYS_move_mount, mount_fd, "", target_fd, "",
-		    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
-		return -errno;
-	return 1;
+	const unsigned int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
+	return result(syscall(SYS_move_mount, mount_fd, "", target_fd, "", flags));
 }
 
 int nvh_tmpfs(const char *mode, const char *size)

@@ -21,8 +21,7 @@ int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t pro
 int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below);
 int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation);
 int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation);
-int nvh_attach(int mount_fd, int target_fd);
-int nvh_mount_target(int dirfd, const char *name, int source, int may_make, int empty, uint32_t modes[2], int *created);
+int nvh_move_mount(int mount_fd, int target_fd);
 int nvh_tmpfs(const char *mode, const char *size);
 int nvh_umount_at(int dirfd, const char *name);
 
@@ -38,6 +37,12 @@ int nvh_bpf_link_next(uint32_t id, uint32_t *next);
 int nvh_bpf_link_fd(uint32_t id);
 int nvh_bpf_link_info(int link_fd, uint32_t *prog_id, uint64_t *cgroup_id);
 int nvh_bpf_link_update(int link_fd, int new_prog_fd, int old_prog_fd);
+
+/* What a container asks for (request.c): 1 if a config.json can be told by its digest, else 0. */
+int nvh_request_digest(const char *config, size_t size, uint8_t digest[32]);
+/* The name of the recordings of a request: words say what was called, NUL-terminated. */
+int nvh_recording_key(const void *words, size_t size, const uint8_t request[32], char key[65]);
+int nvh_sha256(const void *data, size_t size, uint8_t digest[32]);
 
 /* What confines a helper program (ldconfig): seccomp allow-list. */
 int nvh_seccomp_ldconfig(void);

@@ -2,7 +2,9 @@
 
 import os
 import stat
+from dataclasses import dataclass
 
+from nvhook.config import Config
 from nvhook.core.cdi_render import VOID, build_spec, device_names, hook_entry
 from nvhook.core.edits import Plan
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT, channel_plans, feature_plan
@@ -14,24 +16,19 @@ from nvhook.core.selection import select
 from nvhook.create import pipeline
 from nvhook.errors import HostError, RequestError
 from nvhook.formats.cdi_rules import violations
+from nvhook.formats.cdi_spec import CdiDeviceNode, Spec
 from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-    from nvhook.config import Config
-    from nvhook.formats.cdi import DeviceNode, Spec
 
 GPU = "gpu"
-MODES = ("auto", GPU, *FEATURES)
+GPU_MODES = ("auto", GPU)
+MODES = (*GPU_MODES, *FEATURES)
 VENDOR = "nvidia.com"
 NOTHING = Plan(())
 LAUNCHER_VARIABLE = "NVHOOK_LAUNCHER"
 
 
-class Wanted(Record):
+@dataclass(frozen=True, slots=True)
+class Wanted:
     """What a spec shall offer.
 
     ``devices`` and ``capabilities`` are lists as in NVIDIA_VISIBLE_DEVICES and
@@ -39,61 +36,37 @@ class Wanted(Record):
     ``device_class`` mean what NVIDIA calls them in this mode.
     """
 
-    __slots__ = (
-        "all_device",
-        "capabilities",
-        "config_path",
-        "device_class",
-        "devices",
-        "launcher",
-        "mode",
-        "strategies",
-        "vendor",
-    )
-
-    def __init__(
-        self,
-        launcher: str,
-        mode: str = GPU,
-        devices: str = "all",
-        capabilities: str = "all",
-        strategies: tuple[str, ...] = ("index", "uuid"),
-        all_device: bool = True,
-        vendor: str = "",
-        device_class: str = "",
-        config_path: str | None = None,
-    ) -> None:
-        self.launcher: Final = launcher
-        self.mode: Final = GPU if mode == "auto" else mode
-        self.devices: Final = devices
-        self.capabilities: Final = capabilities
-        self.strategies: Final = strategies
-        self.all_device: Final = all_device
-        self.vendor: Final = vendor
-        self.device_class: Final = device_class
-        self.config_path: Final = config_path
+    launcher: str
+    mode: str = GPU
+    devices: str = "all"
+    capabilities: str = "all"
+    strategies: tuple[str, ...] = ("index", "uuid")
+    all_device: bool = True
+    vendor: str = ""
+    device_class: str = ""
+    config_path: str | None = None
 
     @property
     def kind(self) -> str:
         """The kind of the spec: ``nvidia.com/gpu``."""
         vendor = f"management.{VENDOR}" if self.mode == MANAGEMENT.name else VENDOR
-        device_class = GPU if self.mode == GPU else FEATURES[self.mode].device_class
+        device_class = GPU if self.mode in GPU_MODES else FEATURES[self.mode].device_class
         return f"{self.vendor or vendor}/{self.device_class or device_class}"
 
 
-def generate(wanted: Wanted, config: "Config") -> "Spec":
+def generate(wanted: Wanted, config: Config) -> Spec:
     """Return the spec for this host.
 
     Raises: RequestError for a device that does not exist, HostError for something missing.
     """
-    if wanted.mode == GPU:
+    if wanted.mode in GPU_MODES:
         return _gpus(wanted, config)
     if wanted.mode == MANAGEMENT.name:
         return _management(wanted, config)
     return _feature(wanted, config)
 
 
-def _gpus(wanted: Wanted, config: "Config") -> "Spec":
+def _gpus(wanted: Wanted, config: Config) -> Spec:
     capabilities = parse_capabilities(wanted.capabilities, config.supported_driver_capabilities)
     asked = _devices(wanted)
     inventory = pipeline.inventory(config, asked, capabilities)
@@ -115,7 +88,7 @@ def _gpus(wanted: Wanted, config: "Config") -> "Spec":
     )
 
 
-def _management(wanted: Wanted, config: "Config") -> "Spec":
+def _management(wanted: Wanted, config: Config) -> Spec:
     capabilities = parse_capabilities(wanted.capabilities, config.supported_driver_capabilities)
     inventory = pipeline.inventory(config)
     driver = driver_plan(capabilities, inventory, ContainerLayout(), uvm_required=False)
@@ -132,7 +105,7 @@ def _management(wanted: Wanted, config: "Config") -> "Spec":
     )
 
 
-def _feature(wanted: Wanted, config: "Config") -> "Spec":
+def _feature(wanted: Wanted, config: Config) -> Spec:
     feature = FEATURES[wanted.mode]
     nodes = find_feature_nodes(feature, config.dev_root)
     if feature is IMEX:
@@ -161,7 +134,7 @@ def launcher() -> str:
     return os.path.join(sysconfig.get_path("scripts"), "nvhook")
 
 
-def verify(spec: "Spec") -> None:
+def verify(spec: Spec) -> None:
     """Check a spec against the rules and against the nodes, files and hooks that exist.
 
     Raises: HostError, which names the first that is wrong.
@@ -185,7 +158,7 @@ def verify(spec: "Spec") -> None:
                 )
 
 
-def _verify_node(node: "DeviceNode") -> None:
+def _verify_node(node: CdiDeviceNode) -> None:
     path = node.host_path or node.path
     remedy = "run nvidia-modprobe -u -c 0, then try again"
     try:

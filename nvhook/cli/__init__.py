@@ -2,19 +2,15 @@
 
 import os
 import sys
+from typing import NoReturn
 
 from nvhook import __version__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
-
-def run() -> "NoReturn":
+def run() -> NoReturn:
     """Run the command line of this process."""
-    if sys.argv[1:] == [
-        "--version"
-    ]:  # asked by scripts: without the 30 ms that click takes to load
+    # Scripts ask for it: without the 30 ms that click takes to load.
+    if sys.argv[1:] == ["--version"]:
         try:
             os.write(1, f"nvhook {__version__}\n".encode())
             sys.exit(0)

@@ -1,6 +1,10 @@
 """nvhook cdi generate, list, validate."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,10 +15,7 @@ from nvhook.formats.cdi_reader import EXTENSIONS
 from nvhook.formats.cdi_rules import is_kind
 from nvhook.host import cdi_registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nvhook.formats.cdi_reader import Finding
 
 DEFAULT_STRATEGIES = ("index", "uuid")
@@ -198,7 +199,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _findings(findings: "Iterable[Finding]") -> list[dict[str, str]]:
+def _findings(findings: Iterable[Finding]) -> list[dict[str, str]]:
     return [{"file": f.file, "path": f.path, "reason": f.reason} for f in findings]
 
 

@@ -1,11 +1,14 @@
 """nvhook config show, nvhook config default, nvhook config import."""
 
+import json
+
 import click
 
 from nvhook import config, config_file
 from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.engines import nvidia_config
 from nvhook.errors import ConfigError
+from nvhook.record import replace
 
 
 @click.group("config")
@@ -27,7 +30,7 @@ def show(as_json: bool) -> None:
     """
     path = config_path()
     explicit = config.explicit_values(path)
-    values = config.Config(**explicit)
+    values = replace(config.DEFAULTS, **explicit)
     rows = {
         setting.key: (
             getattr(values, setting.attribute),
@@ -56,7 +59,8 @@ def default() -> None:
       nvhook config default > /etc/nvhook/config.toml
     """
     for setting in config.SETTINGS:
-        click.echo(f"# {setting.doc}\n{setting.key} = {_toml(setting.default)}\n")
+        value = getattr(config.DEFAULTS, setting.attribute)
+        click.echo(f"# {setting.doc}\n{setting.key} = {_toml(value)}\n")
 
 
 @command.command("import")
@@ -100,7 +104,5 @@ def import_(file: str, output: str | None) -> None:
 
 
 def _toml(value: object) -> str:
-    import json
-
     # TOML's strings, booleans and lists are written as in JSON.
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

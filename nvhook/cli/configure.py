@@ -3,7 +3,10 @@
 import functools
 import os
 import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from glob import escape, glob
+from typing import Any
 
 import click
 
@@ -12,52 +15,27 @@ from nvhook.cli.options import config_option, json_option
 from nvhook.engines import containerd, crio, docker, podman
 from nvhook.engines.registration import DEFAULT_NAME, Registration
 from nvhook.errors import HostError
-from nvhook.record import Record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Final
-
-    Register = Callable[[str | None], str]
-    Unregister = Callable[[str, str], str | None]
-    Warnings = Callable[[str | None], list[str]]
+Register = Callable[[str | None], str]
+Unregister = Callable[[str, str], str | None]
+Warnings = Callable[[str | None], list[str]]
 
 # scripts/install-hook.sh: the launcher lies here below the prefix, its names are in PREFIX/bin.
 _INSTALLED = "/lib/nvhook/bin"
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-class Options(Record):
+@dataclass(frozen=True, slots=True)
+class Options:
     """What every engine's command takes; ``file`` is empty for the engine's default."""
 
-    __slots__ = (
-        "as_json",
-        "dry_run",
-        "file",
-        "runtime_name",
-        "runtime_path",
-        "set_as_default",
-        "undo",
-    )
-
-    def __init__(
-        self,
-        file: str,
-        runtime_name: str,
-        runtime_path: str,
-        set_as_default: bool,
-        dry_run: bool,
-        undo: bool,
-        as_json: bool,
-    ) -> None:
-        self.file: Final = os.path.abspath(file) if file else ""
-        self.runtime_name: Final = runtime_name
-        self.runtime_path: Final = runtime_path
-        self.set_as_default: Final = set_as_default
-        self.dry_run: Final = dry_run
-        self.undo: Final = undo
-        self.as_json: Final = as_json
+    file: str
+    runtime_name: str
+    runtime_path: str
+    set_as_default: bool
+    dry_run: bool
+    undo: bool
+    as_json: bool
 
     def registration(self, cdi: bool = False) -> Registration:
         """Return what to register.
@@ -70,13 +48,14 @@ class Options(Record):
         return Registration(self.runtime_name, path, self.set_as_default, cdi)
 
 
-def _common(default_file: str) -> "Callable[[Callable[..., None]], Callable[..., None]]":
+def _common(default_file: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of all engines, passed as one Options."""
 
-    def add(function: "Callable[..., None]") -> "Callable[..., None]":
+    def add(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def call(**given: "Any") -> None:
+        def call(**given: Any) -> None:
             own = {key: given.pop(key) for key in [*given] if key not in Options.__slots__}
+            given["file"] = os.path.abspath(given["file"]) if given["file"] else ""
             function(Options(**given), **own)
 
         decorated: Callable[..., None] = call
@@ -293,9 +272,9 @@ def _say_cdi(options: Options) -> None:
 def _run(
     options: Options,
     engine: tuple[str, str, str],
-    register: "Register",
-    unregister: "Unregister",
-    warnings: "Warnings",
+    register: Register,
+    unregister: Unregister,
+    warnings: Warnings,
 ) -> None:
     """Change one file, or show the change; engine is its name, the file, and how to restart it."""
     name, file, restart = engine
@@ -335,7 +314,7 @@ def _action(before: str | None, after: str | None) -> str:
     return "removed" if after is None else "changed"
 
 
-def _print_diff(lines: "Iterable[str]") -> None:
+def _print_diff(lines: Iterable[str]) -> None:
     for line in lines:
         colour = None if line.startswith(("+++", "---")) else _COLOURS.get(line[:1])
         click.secho(line, nl=False, fg=colour, bold=line.startswith(("+++", "---")))

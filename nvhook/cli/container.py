@@ -1,23 +1,20 @@
 """Which running container a command is about: a process, or an engine's name for it."""
 
 import shutil
-import subprocess  # noqa: TID253 - asks the engines
+import subprocess
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from nvhook.errors import ContainerError, HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = 30
 
 
-def container_options(function: "F") -> "F":
+def container_options(function: F) -> F:
     """Add --pid, --docker, --podman and --containerd."""
     for option in (
         click.option("--containerd", metavar="NS/ID", help="A container of containerd."),

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -11,17 +12,13 @@ from nvhook.cli.options import load_config
 from nvhook.errors import ContainerError
 from nvhook.kernel import child as children
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 SECONDS = 60.0
 _TO_RECOVER = 5.0
 
 
-def timeout_option(function: "F") -> "F":
+def timeout_option(function: F) -> F:
     """Add --timeout."""
     option = click.option(
         "--timeout",

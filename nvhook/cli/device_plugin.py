@@ -1,7 +1,11 @@
 """nvhook device-plugin."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,14 +15,10 @@ from nvhook.kubelet.configuration import Given, read
 from nvhook.kubelet.settings import OPTIONS
 from nvhook.settings import FLAG_SHAPE, LIST_SHAPE, Setting
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
     from nvhook.kubelet.settings import Settings
 
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _META_KEY = "nvhook.device_plugin"
 _FILE = (
@@ -27,10 +27,10 @@ _FILE = (
 )
 
 
-def plugin_options(*options: Setting) -> "Callable[[F], F]":
+def plugin_options(*options: Setting) -> Callable[[F], F]:
     """Add options, --config-file, --config-name and --config; given() has what is given."""
 
-    def add(function: "F") -> "F":
+    def add(function: F) -> F:
         function = config_option(function)
         for name, metavar, text in reversed(_FILE):
             function = _text_option(name, metavar, text)(function)
@@ -53,7 +53,7 @@ def given() -> Given:
     )
 
 
-def _text_option(name: str, metavar: str, text: str) -> "Callable[[F], F]":
+def _text_option(name: str, metavar: str, text: str) -> Callable[[F], F]:
     def remember(ctx: click.Context, _param: click.Parameter, value: str) -> None:
         ctx.meta[f"{_META_KEY}.{name}"] = value
 
@@ -70,7 +70,7 @@ def _text_option(name: str, metavar: str, text: str) -> "Callable[[F], F]":
     )
 
 
-def _add(option: Setting) -> "Callable[[F], F]":
+def _add(option: Setting) -> Callable[[F], F]:
     name = option.flags[0]
 
     def remember(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -112,7 +112,7 @@ def command() -> None:
     config = load_config()
     said = given()
 
-    def settings_source() -> "tuple[Settings, tuple[str, ...]]":
+    def settings_source() -> tuple[Settings, tuple[str, ...]]:
         return read(said, os.environ)
 
     settings_source()

@@ -1,14 +1,16 @@
 """nvhook doctor."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.doctor.check import Check
 
@@ -66,7 +68,7 @@ def command(pid: int | None, bundle: str | None, explain: str | None, as_json: b
     return 1 if report.has_failed(checks) else 0
 
 
-def _print(checks: "tuple[Check, ...]") -> None:
+def _print(checks: tuple[Check, ...]) -> None:
     from nvhook.cli import output
     from nvhook.cli.table import Table
 

@@ -1,5 +1,9 @@
 """nvhook eject."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.container import Chosen, container_options
@@ -7,7 +11,6 @@ from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import ContainerError, one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.config import Config
     from nvhook.core.inventory import Device
@@ -77,7 +80,7 @@ def command(
         )
 
 
-def _select(gpus: str | None, settings: "Config") -> "tuple[Device, ...] | None":
+def _select(gpus: str | None, settings: Config) -> tuple[Device, ...] | None:
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
     from nvhook.create import pipeline
@@ -91,7 +94,7 @@ def _select(gpus: str | None, settings: "Config") -> "tuple[Device, ...] | None"
     return None if asked == ("all",) else select(asked, pipeline.inventory(settings, asked))
 
 
-def _document(chosen: Chosen, done: "Detached") -> dict[str, object]:
+def _document(chosen: Chosen, done: Detached) -> dict[str, object]:
     """Return the object that nvhook eject --json prints."""
     from nvhook.cli.inject import steps_document
 
@@ -107,7 +110,7 @@ def _document(chosen: Chosen, done: "Detached") -> dict[str, object]:
     }
 
 
-def _print(chosen: Chosen, done: "Detached") -> None:
+def _print(chosen: Chosen, done: Detached) -> None:
     from nvhook.cli import output
     from nvhook.cli.inject import describe
     from nvhook.cli.table import Table

@@ -4,12 +4,9 @@ import difflib
 import os
 import re
 import stat
+from collections.abc import Iterable
 
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LIMIT = 4 << 20  # bytes; a real file has some KiB
 
@@ -71,7 +68,7 @@ def diff(before: str | None, after: str | None, file: str) -> list[str]:
     ]
 
 
-def read_others(files: "Iterable[str]", own: str) -> tuple[list[tuple[str, str]], list[str]]:
+def read_others(files: Iterable[str], own: str) -> tuple[list[tuple[str, str]], list[str]]:
     """Return what is in other files that can be read, and a warning for each that can't."""
     texts: list[tuple[str, str]] = []
     unread: list[str] = []

@@ -1,5 +1,10 @@
 """nvhook inject."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.container import Chosen, container_options
@@ -7,10 +12,7 @@ from nvhook.cli.deadline import go_on_in_child, recover, timeout_option
 from nvhook.cli.options import config_option, json_option, load_config
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nvhook.core.edits import AdditionalGid, EnvVar
     from nvhook.live.inject import Attached
     from nvhook.live.journal import Step
@@ -90,7 +92,7 @@ def command(
         _print(chosen, done)
 
 
-def _document(chosen: Chosen, done: "Attached") -> dict[str, object]:
+def _document(chosen: Chosen, done: Attached) -> dict[str, object]:
     """Return the object that nvhook inject --json prints."""
     from nvhook.cli import output
 
@@ -105,19 +107,19 @@ def _document(chosen: Chosen, done: "Attached") -> dict[str, object]:
     }
 
 
-def steps_document(steps: "Iterable[Step]") -> list[dict[str, object]]:
+def steps_document(steps: Iterable[Step]) -> list[dict[str, object]]:
     """Return steps as both commands print them."""
     return [{"kind": step.kind, "gpu": step.owner, "what": describe(step)} for step in steps]
 
 
-def describe(step: "Step") -> str:
+def describe(step: Step) -> str:
     """Say what a step changed; a container can have chosen the name of its cgroup."""
     if step.kind == "rules":
         return one_line(f"{step.new} in cgroup v{step.numbers[0]} {step.path}")
     return one_line(f"{step.path} -> {step.new}" if step.kind == "link" else step.path)
 
 
-def _not_given(chosen: Chosen, missed: "Iterable[EnvVar | AdditionalGid]") -> list[str]:
+def _not_given(chosen: Chosen, missed: Iterable[EnvVar | AdditionalGid]) -> list[str]:
     from nvhook.core.edits import EnvVar
 
     return [
@@ -128,7 +130,7 @@ def _not_given(chosen: Chosen, missed: "Iterable[EnvVar | AdditionalGid]") -> li
     ]
 
 
-def _print(chosen: Chosen, done: "Attached") -> None:
+def _print(chosen: Chosen, done: Attached) -> None:
     from nvhook.cli import output
     from nvhook.cli.table import Table
 

@@ -1,5 +1,9 @@
 """nvhook list."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from nvhook.cli.options import config_option, json_option, load_config
@@ -7,7 +11,6 @@ from nvhook.core.inventory import Inventory
 from nvhook.core.platforms import NAMES
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.live.holdings import Held, Running
 
@@ -56,7 +59,7 @@ def _list_containers(inventory: Inventory, as_json: bool) -> None:
     output.print_tables(table if running else "no running container has a GPU")
 
 
-def _container(running: "Running") -> dict[str, object]:
+def _container(running: Running) -> dict[str, object]:
     return {
         "pid": running.pid,
         "cgroup": running.cgroup,
@@ -73,7 +76,7 @@ def _container(running: "Running") -> dict[str, object]:
     }
 
 
-def _held(held: "Held") -> str:
+def _held(held: Held) -> str:
     if held.node and held.access:
         return str(held.gpu.index)
     return f"{held.gpu.index} (no node)" if held.access else f"{held.gpu.index} (not allowed)"

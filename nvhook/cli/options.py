@@ -1,20 +1,18 @@
 """Options that every command takes."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
 from nvhook import config
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _META_KEY = "nvhook.config_path"
 
 
-def config_option(function: "F") -> "F":
+def config_option(function: F) -> F:
     """Add --config FILE; the last one on the command line counts."""
     return click.option(
         "--config",
@@ -26,7 +24,7 @@ def config_option(function: "F") -> "F":
     )(function)
 
 
-def json_option(function: "F") -> "F":
+def json_option(function: F) -> F:
     """Add --json, passed as as_json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
 

@@ -1,14 +1,17 @@
 """What commands print: JSON for programs, tables for people."""
 
+from __future__ import annotations
+
+import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from nvhook.core.inventory import MigDevice
 from nvhook.errors import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.cli.table import Table
     from nvhook.core.inventory import Device
@@ -19,12 +22,10 @@ MAX_TEXT = 10_000
 
 def print_json(document: object) -> None:
     """Print a value as JSON, never with colours."""
-    import json
-
     click.echo(json.dumps(document, indent=2))
 
 
-def print_tables(*items: "Table | str") -> None:
+def print_tables(*items: Table | str) -> None:
     """Print tables and lines of text to stdout."""
     width = WIDE
     if sys.stdout.isatty():
@@ -37,7 +38,7 @@ def print_tables(*items: "Table | str") -> None:
             click.echo(line, color=False if plain else None)
 
 
-def device_document(device: "Device") -> dict[str, object]:
+def device_document(device: Device) -> dict[str, object]:
     """Return a GPU or MIG device as commands print it."""
     if isinstance(device, MigDevice):
         own: dict[str, object] = {"kind": "mig", "index": device.name}

@@ -1,6 +1,9 @@
 """nvhook plan."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,9 +22,8 @@ from nvhook.core.edits import (
 )
 from nvhook.core.platforms import CSV_DIRECTORY, TEGRA
 from nvhook.errors import assert_never
-from nvhook.record import Record
+from nvhook.record import fields, is_record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.cli.table import Table
     from nvhook.config import Config
@@ -83,7 +85,7 @@ def command(bundle: str | None, gpus: str | None, capabilities: str, as_json: bo
             _print(*parts)
 
 
-def _missed(planned: "Outcome", config: "Config") -> "tuple[explain.Absent, ...]":
+def _missed(planned: Outcome, config: Config) -> tuple[explain.Absent, ...]:
     """Return what was looked for and not found."""
     from nvhook.create import pipeline
 
@@ -106,10 +108,10 @@ def _missed(planned: "Outcome", config: "Config") -> "tuple[explain.Absent, ...]
 
 
 def document(
-    asked: "Request | None",
-    devices: "tuple[Device, ...]",
+    asked: Request | None,
+    devices: tuple[Device, ...],
     plan: Plan,
-    missed: "tuple[explain.Absent, ...]",
+    missed: tuple[explain.Absent, ...],
 ) -> dict[str, object]:
     """Return the object that nvhook plan --json prints."""
     from nvhook.cli import output
@@ -132,13 +134,12 @@ def document(
     }
 
 
-def _fields(record: Record) -> dict[str, object]:
-    names: tuple[str, ...] = record.__slots__
-    return {name: _plain(getattr(record, name)) for name in names}
+def _fields(record: object) -> dict[str, object]:
+    return {name: _plain(value) for name, value in sorted(fields(record).items())}
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Record):
+    if is_record(value):
         return _fields(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -146,10 +147,10 @@ def _plain(value: object) -> object:
 
 
 def _print(
-    asked: "Request",
-    devices: "tuple[Device, ...]",
+    asked: Request,
+    devices: tuple[Device, ...],
     plan: Plan,
-    missed: "tuple[explain.Absent, ...]",
+    missed: tuple[explain.Absent, ...],
 ) -> None:
     from nvhook.cli import output
     from nvhook.cli.table import Table
@@ -169,7 +170,7 @@ def _print(
     )
 
 
-def _not_found(missed: "tuple[explain.Absent, ...]") -> "list[Table | str]":
+def _not_found(missed: tuple[explain.Absent, ...]) -> list[Table | str]:
     """Return a table of what is not there, and lines that say where each kind was looked for."""
     from nvhook.cli.table import Table
 
@@ -185,7 +186,7 @@ def _not_found(missed: "tuple[explain.Absent, ...]") -> "list[Table | str]":
     return [table, *[f"{kind}: looked in {' '.join(looked)}" for kind, looked in places]]
 
 
-def _describe(edit: "Edit") -> str:
+def _describe(edit: Edit) -> str:
     match edit:
         case DeviceNode():
             text = f"{edit.container_path} = {edit.host_path} ({edit.major}:{edit.minor})"

@@ -2,19 +2,16 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from types import TracebackType
+from typing import Any, NoReturn
 
 import click
 
 from nvhook import __version__
 from nvhook.cli.options import config_option
 from nvhook.errors import NvhookError, one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn
 
 # name -> (module:object, one line of help): the module is imported when the command is run.
 COMMANDS = {
@@ -69,12 +66,12 @@ class Root(click.Group):
 
     def main(
         self,
-        args: "Sequence[str] | None" = None,
+        args: Sequence[str] | None = None,
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        **extra: "Any",
-    ) -> "Any":
+        **extra: Any,
+    ) -> Any:
         """Run a command; errors become one line, and the exit status 1 or, for usage, 2."""
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -103,7 +100,7 @@ def main() -> None:
     """Give containers NVIDIA GPUs."""
 
 
-def run() -> "NoReturn":
+def run() -> NoReturn:
     """Run the command line of this process."""
     if not _debug():
         sys.excepthook = _report_bug
@@ -114,12 +111,12 @@ def _debug() -> bool:
     return os.environ.get("NVHOOK_DEBUG") == "1"
 
 
-def _fail(line: str, status: int) -> "NoReturn":
+def _fail(line: str, status: int) -> NoReturn:
     click.echo(f"nvhook: {one_line(line)}", err=True)
     sys.exit(status)
 
 
-def _fail_usage(error: click.UsageError) -> "NoReturn":
+def _fail_usage(error: click.UsageError) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and newer: the message is the help
         error.show()
         sys.exit(error.exit_code)

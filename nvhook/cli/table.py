@@ -3,17 +3,19 @@
 A library for this takes longer to load and to draw one than nvhook takes to give a container a GPU.
 """
 
+from __future__ import annotations
+
 import textwrap
+from typing import TYPE_CHECKING
 
 import click
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TypeAlias
 
     # A text, or a text and arguments of click.style.
-    Cell: TypeAlias = "str | tuple[str, dict[str, object]]"
+    Cell: TypeAlias = str | tuple[str, dict[str, object]]
 
 LEAST = 8  # characters a column keeps
 
@@ -26,11 +28,11 @@ class Table:
         header = [name.removeprefix("#") for name in columns]
         self._rows: list[list[Cell]] = [[(name, {"bold": True}) for name in header]]
 
-    def add_row(self, *cells: "Cell") -> None:
+    def add_row(self, *cells: Cell) -> None:
         """Add a row; names in it may be a container's, and are made printable."""
         self._rows.append([*cells])
 
-    def lines(self, width: int) -> "Iterator[str]":
+    def lines(self, width: int) -> Iterator[str]:
         """Return the lines of the table, of at most so many columns."""
         rows = [[_text(cell) for cell in row] for row in self._rows]
         longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -41,7 +43,7 @@ class Table:
                 parts = [lines[number] if number < len(lines) else "" for lines in folded]
                 yield self._line(parts, cells, widths)
 
-    def _line(self, parts: list[str], cells: "list[Cell]", widths: list[int]) -> str:
+    def _line(self, parts: list[str], cells: list[Cell], widths: list[int]) -> str:
         line, blank = "", 0
         for part, cell, width, right in zip(parts, cells, widths, self._right, strict=True):
             before = width - len(part) if right else 0
@@ -54,7 +56,7 @@ class Table:
         return line
 
 
-def _text(cell: "Cell") -> str:
+def _text(cell: Cell) -> str:
     text = cell if isinstance(cell, str) else cell[0]
     return "".join(c if c.isprintable() else " " for c in text)
 

@@ -4,6 +4,8 @@ What a spec can't say (links, texts, the loader cache, the masked /proc) is left
 plans the same again for the device nodes it finds in the container's config.json.
 """
 
+from __future__ import annotations
+
 from nvhook.core.edits import (
     AdditionalGid,
     CgroupRule,
@@ -18,14 +20,13 @@ from nvhook.core.edits import (
 from nvhook.core.inventory import MigDevice
 from nvhook.core.planner import merge
 from nvhook.errors import HostError, UnsupportedError, assert_never
-from nvhook.formats import cdi
+from nvhook.formats import cdi_spec
 from nvhook.formats.proc_driver import is_known_uuid
-from nvhook.record import Record
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Final
 
     from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device, HostNode
@@ -40,24 +41,22 @@ _BIND = ("rbind", "rprivate")
 _OTHERS_READ_WRITE = 0o006
 
 
-class Rendered(Record):
+@record
+class Rendered:
     """The edits a spec can say, and those that are left to the hook."""
 
-    __slots__ = ("delegated", "edits")
-
-    def __init__(self, edits: cdi.ContainerEdits, delegated: "tuple[Edit, ...]") -> None:
-        self.edits: Final = edits
-        self.delegated: Final = delegated
+    edits: cdi_spec.ContainerEdits
+    delegated: tuple[Edit, ...]
 
 
 def build_spec(
     kind: str,
     common: Plan,
-    devices: "Sequence[tuple[tuple[str, ...], Plan]]",
-    nodes: "Iterable[HostNode]",
-    hook: cdi.Hook | None,
+    devices: Sequence[tuple[tuple[str, ...], Plan]],
+    nodes: Iterable[HostNode],
+    hook: cdi_spec.Hook | None,
     all_device: bool = True,
-) -> cdi.Spec:
+) -> cdi_spec.Spec:
     """Return the spec that gives common and any of devices, in the lowest version that can.
 
     Each device is (its names, its plan); ``nodes`` are the host's, for their modes and groups.
@@ -74,22 +73,22 @@ def build_spec(
     if delegated:
         if hook is None:
             raise UnsupportedError(f"a CDI spec can't express the edit {delegated[0].kind}")
-        edits = edits.replace(hooks=(hook,))
-    listed = [cdi.Device(name, each.edits) for names, each in named for name in names]
+        edits = replace(edits, hooks=(hook,))
+    listed = [cdi_spec.CdiDevice(name, each.edits) for names, each in named for name in names]
     if all_device and ALL not in [device.name for device in listed]:
-        listed.append(cdi.Device(ALL, every.edits))
-    spec = cdi.Spec("", kind, tuple(listed), edits)
-    return spec.replace(version=cdi.minimum_version(spec))
+        listed.append(cdi_spec.CdiDevice(ALL, every.edits))
+    spec = cdi_spec.Spec("", kind, tuple(listed), edits)
+    return replace(spec, version=cdi_spec.minimum_version(spec))
 
 
-def hook_entry(launcher: str, capabilities: tuple[str, ...], config: str | None) -> cdi.Hook:
+def hook_entry(launcher: str, capabilities: tuple[str, ...], config: str | None) -> cdi_spec.Hook:
     """Return a spec's one hook; launcher is absolute, capabilities are what the spec is for."""
     arguments = ["nvhook", "hook", HOOK_STAGE, "--cdi", ",".join(capabilities)]
     arguments += ["--config", config] if config is not None else []
-    return cdi.Hook(HOOK_STAGE, launcher, tuple(arguments), HOOK_ENV)
+    return cdi_spec.Hook(HOOK_STAGE, launcher, tuple(arguments), HOOK_ENV)
 
 
-def device_names(device: "Device", strategies: "Iterable[str]") -> tuple[str, ...]:
+def device_names(device: Device, strategies: Iterable[str]) -> tuple[str, ...]:
     """Return what a device is called; what the driver or NVML does not tell yet is left out.
 
     Raises: HostError if it has no name then.
@@ -112,14 +111,14 @@ def device_names(device: "Device", strategies: "Iterable[str]") -> tuple[str, ..
     return tuple(names)
 
 
-def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
+def render(plan: Plan, host: dict[str, HostNode]) -> Rendered:
     """Return a plan as CDI edits; host has the nodes by host path.
 
     Raises: UnsupportedError for a device rule without its node, which no spec can say.
     """
     rules = {(e.type, e.major, e.minor): e.access for e in plan.edits if isinstance(e, CgroupRule)}
-    nodes: list[cdi.DeviceNode] = []
-    mounts: list[cdi.Mount] = []
+    nodes: list[cdi_spec.CdiDeviceNode] = []
+    mounts: list[cdi_spec.CdiMount] = []
     env: list[str] = []
     gids: dict[int, None] = {}
     delegated: list[Edit] = []
@@ -137,7 +136,7 @@ def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
                     delegated.append(edit)
                 else:
                     options = (*edit.options, *_BIND)
-                    mounts.append(cdi.Mount(edit.host_path, edit.container_path, options))
+                    mounts.append(cdi_spec.CdiMount(edit.host_path, edit.container_path, options))
             case Symlink() | TextFile() | LdCacheUpdate():
                 delegated.append(edit)
             case EnvVar():
@@ -148,7 +147,7 @@ def render(plan: Plan, host: "dict[str, HostNode]") -> Rendered:
                 assert_never(edit)
     _refuse_bare_rules(rules, nodes)
     return Rendered(
-        cdi.ContainerEdits(
+        cdi_spec.ContainerEdits(
             env=tuple(env),
             device_nodes=tuple(nodes),
             mounts=tuple(mounts),
@@ -163,8 +162,8 @@ def _is_left_out(mount: Mount) -> bool:
     return not mount.host_path or (mount.container_path + "/").startswith("/proc/")
 
 
-def _node(edit: DeviceNode, access: str, host: "HostNode | None") -> cdi.DeviceNode:
-    node = cdi.DeviceNode(
+def _node(edit: DeviceNode, access: str, host: HostNode | None) -> cdi_spec.CdiDeviceNode:
+    node = cdi_spec.CdiDeviceNode(
         edit.container_path,
         edit.host_path if edit.host_path != edit.container_path else "",
         "c",
@@ -176,11 +175,11 @@ def _node(edit: DeviceNode, access: str, host: "HostNode | None") -> cdi.DeviceN
     # only (0660 root:video), the container gets the same, and the group.
     if host is None or host.mode & _OTHERS_READ_WRITE == _OTHERS_READ_WRITE:
         return node
-    return node.replace(file_mode=host.mode, uid=host.uid, gid=host.gid)
+    return replace(node, file_mode=host.mode, uid=host.uid, gid=host.gid)
 
 
 def _refuse_bare_rules(
-    rules: dict[tuple[str, int, int], str], nodes: "Iterable[cdi.DeviceNode]"
+    rules: dict[tuple[str, int, int], str], nodes: Iterable[cdi_spec.CdiDeviceNode]
 ) -> None:
     have = {(node.type, node.major, node.minor) for node in nodes}
     for kind, major, minor in rules:

@@ -3,16 +3,17 @@
 Source: nvidia-container-stack reference, appendix E.
 """
 
-from nvhook.record import Record
+from __future__ import annotations
+
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.core.edits import CachedLibrary
 
 
-class CompatDirectory(Record):
+@record
+class CompatDirectory:
     """The compatibility libraries of an image.
 
     ``version`` is their driver version. ``drivers`` are the branches of hosts' drivers that they
@@ -20,19 +21,10 @@ class CompatDirectory(Record):
     ``libraries`` are their loader cache entries to be.
     """
 
-    __slots__ = ("cuda", "drivers", "libraries", "version")
-
-    def __init__(
-        self,
-        version: str,
-        libraries: "tuple[CachedLibrary, ...]",
-        drivers: tuple[int, ...] = (),
-        cuda: str = "",
-    ) -> None:
-        self.version: Final = version
-        self.libraries: Final = libraries
-        self.drivers: Final = drivers
-        self.cuda: Final = cuda
+    version: str
+    libraries: tuple[CachedLibrary, ...]
+    drivers: tuple[int, ...] = ()
+    cuda: str = ""
 
 
 def is_wanted(compat: CompatDirectory, driver_version: str, cuda_version: str) -> bool:

@@ -1,5 +1,7 @@
 """The edits that give one device node, or one whole GPU."""
 
+from __future__ import annotations
+
 from nvhook.core.edits import (
     PROC_OPTIONS,
     AdditionalGid,
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from nvhook.core.inventory import Gpu, HostNode, Inventory
 
 
-def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
+def gpu_plan(gpu: Gpu, inventory: Inventory) -> Plan:
     """Return the part of a plan that gives one GPU as a whole."""
     if inventory.platform:
         # The same nodes for every GPU: merge has them once.
@@ -35,7 +37,7 @@ def gpu_plan(gpu: "Gpu", inventory: "Inventory") -> Plan:
     return Plan(tuple(edits))
 
 
-def device_edits(node: "HostNode") -> "Iterable[Edit]":
+def device_edits(node: HostNode) -> Iterable[Edit]:
     """Return a node and what it takes to open it: the rule and, where it is closed, its group."""
     yield DeviceNode(
         f"/dev/{node.name}",
@@ -52,8 +54,8 @@ def device_edits(node: "HostNode") -> "Iterable[Edit]":
 
 
 def find_node(
-    name: str, major_name: str, minor: int, inventory: "Inventory", remedy: str = ""
-) -> "HostNode":
+    name: str, major_name: str, minor: int, inventory: Inventory, remedy: str = ""
+) -> HostNode:
     """Return the host's node of the driver, which must have the driver's numbers.
 
     ``remedy`` says what makes the node, if it is not one that nvidia-modprobe knows by number.
@@ -77,7 +79,7 @@ def find_node(
     )
 
 
-def _major(name: str, inventory: "Inventory") -> int:
+def _major(name: str, inventory: Inventory) -> int:
     major = inventory.majors.get(name)
     if major is None:
         module = name.replace("-", "_")

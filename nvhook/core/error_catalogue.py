@@ -4,25 +4,21 @@ Source: nvidia-container-stack reference, sections 6 and 7 and appendix A; kuber
 section 4; public bug reports. Of NVIDIA's stack, engines, CUDA and Kubernetes, and of nvhook.
 """
 
-import re
+from __future__ import annotations
 
-from nvhook.record import Record
+import re  # noqa: TID253 - only doctor loads this
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record
 
 
-class KnownError(Record):
+@record
+class KnownError:
     """One message: ``pattern`` is searched for (case and line ends do not matter)."""
 
-    __slots__ = ("cause", "name", "pattern", "remedy")
-
-    def __init__(self, name: str, pattern: str, cause: str, remedy: str) -> None:
-        self.name: Final = name
-        self.pattern: Final = pattern
-        self.cause: Final = cause
-        self.remedy: Final = remedy
+    name: str
+    pattern: str
+    cause: str
+    remedy: str
 
 
 def explain(text: str, limit: int = 3) -> tuple[KnownError, ...]:

@@ -3,6 +3,8 @@
 Only people's commands load this.
 """
 
+from __future__ import annotations
+
 from nvhook.core import catalog, places
 from nvhook.core.edits import (
     SOCKET_OPTIONS,
@@ -14,14 +16,13 @@ from nvhook.core.edits import (
 )
 from nvhook.core.inventory import MigDevice
 from nvhook.core.layout import COMPAT_DIRECTORY, TRIPLETS
-from nvhook.core.mig import node_names
-from nvhook.formats import mig
-from nvhook.record import Record
+from nvhook.core.mig_plans import node_names
+from nvhook.formats import mig_capabilities
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Final
 
     from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device, Inventory
@@ -29,22 +30,18 @@ if TYPE_CHECKING:
 LOADER_CACHE = "/etc/ld.so.cache"
 
 
-class Absent(Record):
+@record
+class Absent:
     """What was looked for and not found.
 
     ``kind`` is library, library32, program, file, firmware, socket or node; ``needed_by`` are
     driver capabilities asked for (empty: every container), ``looked_in`` places on the host.
     """
 
-    __slots__ = ("kind", "looked_in", "name", "needed_by")
-
-    def __init__(
-        self, kind: str, name: str, needed_by: tuple[str, ...], looked_in: tuple[str, ...]
-    ) -> None:
-        self.kind: Final = kind
-        self.name: Final = name
-        self.needed_by: Final = needed_by
-        self.looked_in: Final = looked_in
+    kind: str
+    name: str
+    needed_by: tuple[str, ...]
+    looked_in: tuple[str, ...]
 
 
 # Part of a path in the container, and why it is there.
@@ -67,12 +64,17 @@ _REASONS = (
 def _paths(device: MigDevice) -> list[str]:
     """Return the container paths of a MIG device's own nodes and files."""
     gpu, gi = device.gpu.minor, device.gpu_instance
-    names = (mig.gpu_instance(gpu, gi), mig.compute_instance(gpu, gi, device.compute_instance))
-    files = [f"{catalog.PROC_DRIVER}/capabilities/{mig.path_of(name)}" for name in names]
+    names = (
+        mig_capabilities.gpu_instance(gpu, gi),
+        mig_capabilities.compute_instance(gpu, gi, device.compute_instance),
+    )
+    files = [
+        f"{catalog.PROC_DRIVER}/capabilities/{mig_capabilities.path_of(name)}" for name in names
+    ]
     return [*files, *[f"/dev/{name}" for name in node_names(device)]]
 
 
-def why(edit: "Edit", devices: "tuple[Device, ...]", capabilities: tuple[str, ...]) -> str:
+def why(edit: Edit, devices: tuple[Device, ...], capabilities: tuple[str, ...]) -> str:
     """Return what an edit is for: a GPU, or the capabilities that need it."""
     if isinstance(edit, LdCacheUpdate):
         in_image = any(each.container_path.startswith(COMPAT_DIRECTORY) for each in edit.libraries)
@@ -124,7 +126,7 @@ def _library_name(file_name: str) -> str:
 
 
 def absent(
-    capabilities: tuple[str, ...], inventory: "Inventory", machine: str, dev_root: str
+    capabilities: tuple[str, ...], inventory: Inventory, machine: str, dev_root: str
 ) -> tuple[Absent, ...]:
     """Return what these capabilities look for and this host does not have, in catalogue order.
 
@@ -141,15 +143,15 @@ def absent(
         [
             each
             if each.kind == "node"
-            else each.replace(looked_in=tuple([root + place for place in each.looked_in]))
+            else replace(each, looked_in=tuple([root + place for place in each.looked_in]))
             for each in found
         ]
     )
 
 
 def _absent_nodes(
-    capabilities: tuple[str, ...], inventory: "Inventory", dev_root: str
-) -> "Iterator[Absent]":
+    capabilities: tuple[str, ...], inventory: Inventory, dev_root: str
+) -> Iterator[Absent]:
     present = {node.name for node in inventory.nodes}
     for name, (_, _, needed_by) in catalog.CONTROL_NODES.items():
         wanted = tuple([each for each in capabilities if each in needed_by])
@@ -161,8 +163,8 @@ def _absent_nodes(
 
 
 def _absent_libraries(
-    capabilities: tuple[str, ...], inventory: "Inventory", machine: str
-) -> "Iterator[Absent]":
+    capabilities: tuple[str, ...], inventory: Inventory, machine: str
+) -> Iterator[Absent]:
     have = {(library.name, library.bits) for library in inventory.libraries}
     kinds: list[tuple[str, int, tuple[str, ...]]] = [("library", 64, places.LIBRARY_DIRECTORIES)]
     if "compat32" in capabilities and machine == "x86_64":
@@ -177,8 +179,8 @@ def _absent_libraries(
 
 
 def _absent_files(
-    capabilities: tuple[str, ...], inventory: "Inventory", machine: str
-) -> "Iterator[Absent]":
+    capabilities: tuple[str, ...], inventory: Inventory, machine: str
+) -> Iterator[Absent]:
     have = {(file.group, file.name) for file in inventory.files}
     for name, wanted in _needs(catalog.BINARIES, capabilities):
         if ("binary", name) not in have:
@@ -202,8 +204,8 @@ def _absent_files(
 
 
 def _needs(
-    table: "dict[str, tuple[str, ...]]", capabilities: "Iterable[str]"
-) -> "list[tuple[str, tuple[str, ...]]]":
+    table: dict[str, tuple[str, ...]], capabilities: Iterable[str]
+) -> list[tuple[str, tuple[str, ...]]]:
     """Return each name of a table of capabilities, with those of the given ones that have it."""
     needed: dict[str, list[str]] = {}
     for capability in capabilities:

@@ -5,15 +5,15 @@ Nothing here is looked for unless it is asked for.
 Source: nvidia-container-stack reference, sections 1.2 and 2.2 and appendix D.
 """
 
+from __future__ import annotations
+
 from nvhook.core.device_edits import device_edits
 from nvhook.core.edits import Mount, Plan
 from nvhook.errors import HostError, RequestError
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.core.inventory import HostFile, HostNode
 
 # 2^20, the driver's own limit
@@ -21,7 +21,8 @@ MAX_IMEX_CHANNEL = (1 << 20) - 1
 _CHANNEL = "nvidia-caps-imex-channels/channel"
 
 
-class Feature(Record):
+@record
+class Feature:
     """A feature: what its nodes are called below the dev root, and its files.
 
     ``patterns`` are shell patterns, ``without`` those of names that are left out; ``files`` stand
@@ -29,33 +30,13 @@ class Feature(Record):
     what to do where no node is found. ``device_class`` is the class of its CDI kind.
     """
 
-    __slots__ = (
-        "device_class",
-        "files",
-        "machine_files",
-        "name",
-        "patterns",
-        "remedy",
-        "without",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        device_class: str,
-        patterns: tuple[str, ...],
-        remedy: str,
-        without: tuple[str, ...] = (),
-        files: tuple[str, ...] = (),
-        machine_files: tuple[str, ...] = (),
-    ) -> None:
-        self.name: Final = name
-        self.device_class: Final = device_class
-        self.patterns: Final = patterns
-        self.remedy: Final = remedy
-        self.without: Final = without
-        self.files: Final = files
-        self.machine_files: Final = machine_files
+    name: str
+    device_class: str
+    patterns: tuple[str, ...]
+    remedy: str
+    without: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    machine_files: tuple[str, ...] = ()
 
 
 GDS = Feature(
@@ -97,7 +78,7 @@ FEATURES = {feature.name: feature for feature in (GDS, MOFED, GDRCOPY, NVSWITCH,
 
 
 def feature_plan(
-    feature: Feature, nodes: "tuple[HostNode, ...]", files: "tuple[HostFile, ...]", dev_root: str
+    feature: Feature, nodes: tuple[HostNode, ...], files: tuple[HostFile, ...], dev_root: str
 ) -> Plan:
     """Return the plan that gives a feature; nodes and files are those found for it.
 
@@ -112,7 +93,7 @@ def feature_plan(
 
 
 def channel_plans(
-    channels: tuple[str, ...], nodes: "tuple[HostNode, ...]", dev_root: str
+    channels: tuple[str, ...], nodes: tuple[HostNode, ...], dev_root: str
 ) -> dict[int, Plan]:
     """Return the plans of IMEX channels by number, in order; channels are numbers, or all.
 

@@ -1,11 +1,13 @@
 """Which devices a container has, by the nodes that a CDI spec gave it."""
 
+from __future__ import annotations
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.inventory import Device, Inventory
 
 
-def having(numbers: frozenset[tuple[int, int]], inventory: "Inventory") -> "tuple[Device, ...]":
+def having(numbers: frozenset[tuple[int, int]], inventory: Inventory) -> tuple[Device, ...]:
     """Return the devices whose nodes, (major, minor), are all among these."""
     if inventory.platform:  # its nodes stand for all its GPUs
         nodes = {(node.major, node.minor) for node in inventory.nodes}

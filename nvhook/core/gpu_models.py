@@ -4,6 +4,8 @@ Source: the product names and brands that nvidia-smi -q prints, NVML's nvmlBrand
 list of CUDA GPUs by compute capability.
 """
 
+from __future__ import annotations
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +86,7 @@ def _without_maker(model: str) -> str:
     return model.strip().removeprefix("NVIDIA ").removeprefix("Graphics Device")
 
 
-def _has(words: "Sequence[str]", wanted: "Sequence[str]") -> bool:
+def _has(words: Sequence[str], wanted: Sequence[str]) -> bool:
     return any(
         all(map(_fits, words[start : start + len(wanted)], wanted))
         for start in range(len(words) - len(wanted) + 1)

@@ -1,5 +1,7 @@
 """What graphics and display need beside files and control nodes: loaded for those alone."""
 
+from __future__ import annotations
+
 from nvhook.core import catalog
 from nvhook.core.device_edits import device_edits
 from nvhook.core.edits import Symlink, TextFile
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from nvhook.core.inventory import Device, Gpu, Inventory
 
 
-def drm_edits(gpu: "Gpu", inventory: "Inventory") -> "Iterable[Edit]":
+def drm_edits(gpu: Gpu, inventory: Inventory) -> Iterable[Edit]:
     """Return a GPU's nodes for rendering and screens, with the host's links to them."""
     for drm in inventory.drm:
         if drm.pci_bus_id == gpu.pci_bus_id:
@@ -23,7 +25,7 @@ def drm_edits(gpu: "Gpu", inventory: "Inventory") -> "Iterable[Edit]":
                 yield Symlink(f"/dev/dri/by-path/{drm.by_path}", target)
 
 
-def profile(devices: "tuple[Device, ...]") -> TextFile:
+def profile(devices: tuple[Device, ...]) -> TextFile:
     """Tell EGL which GPUs it may use; without this it tries those whose nodes are not there.
 
     Source: the driver's README, application profiles; nvidia-container-stack reference, 1.7.

@@ -1,14 +1,16 @@
 """What a host has: the result of discovery, and the only thing the planner knows of the machine."""
 
-from nvhook.record import Record
+from __future__ import annotations
+
+from nvhook.record import EMPTY, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Final
+    from collections.abc import Iterable, Mapping
 
 
-class Gpu(Record):
+@record
+class Gpu:
     """One physical GPU.
 
     ``index`` counts in PCI order from 0 (NVML's order); ``minor`` is the N of /dev/nvidiaN and
@@ -17,17 +19,15 @@ class Gpu(Record):
     directory names it.
     """
 
-    __slots__ = ("index", "minor", "model", "pci_bus_id", "uuid")
-
-    def __init__(self, index: int, uuid: str, minor: int, pci_bus_id: str, model: str) -> None:
-        self.index: Final = index
-        self.uuid: Final = uuid
-        self.minor: Final = minor
-        self.pci_bus_id: Final = pci_bus_id
-        self.model: Final = model
+    index: int
+    uuid: str
+    minor: int
+    pci_bus_id: str
+    model: str
 
 
-class MigDevice(Record):
+@record
+class MigDevice:
     """A MIG device: a compute instance of a partitioned GPU.
 
     ``index`` counts within its GPU in NVML's order, ``uuid`` is ``MIG-...`` (before driver 470
@@ -37,36 +37,14 @@ class MigDevice(Record):
     the N of /dev/nvidia-caps/nvidia-capN.
     """
 
-    __slots__ = (
-        "compute_instance",
-        "compute_instance_minor",
-        "gpu",
-        "gpu_instance",
-        "gpu_instance_minor",
-        "index",
-        "profile",
-        "uuid",
-    )
-
-    def __init__(
-        self,
-        gpu: Gpu,
-        index: int,
-        uuid: str,
-        profile: str,
-        gpu_instance: int,
-        compute_instance: int,
-        gpu_instance_minor: int,
-        compute_instance_minor: int,
-    ) -> None:
-        self.gpu: Final = gpu
-        self.index: Final = index
-        self.uuid: Final = uuid
-        self.profile: Final = profile
-        self.gpu_instance: Final = gpu_instance
-        self.compute_instance: Final = compute_instance
-        self.gpu_instance_minor: Final = gpu_instance_minor
-        self.compute_instance_minor: Final = compute_instance_minor
+    gpu: Gpu
+    index: int
+    uuid: str
+    profile: str
+    gpu_instance: int
+    compute_instance: int
+    gpu_instance_minor: int
+    compute_instance_minor: int
 
     @property
     def gpu_index(self) -> int:
@@ -79,38 +57,33 @@ class MigDevice(Record):
         return f"{self.gpu_index}:{self.index if self.index >= 0 else '?'}"
 
 
-class HostNode(Record):
+@record
+class HostNode:
     """A device node that exists on the host. ``name`` is relative to the dev root: ``nvidia0``."""
 
-    __slots__ = ("gid", "host_path", "major", "minor", "mode", "name", "uid")
-
-    def __init__(
-        self, name: str, host_path: str, major: int, minor: int, mode: int, uid: int, gid: int
-    ) -> None:
-        self.name: Final = name
-        self.host_path: Final = host_path
-        self.major: Final = major
-        self.minor: Final = minor
-        self.mode: Final = mode
-        self.uid: Final = uid
-        self.gid: Final = gid
+    name: str
+    host_path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
 
 
-class DrmNode(Record):
+@record
+class DrmNode:
     """A node of a GPU for rendering or for its screens: ``dri/renderD128``, ``dri/card1``.
 
     ``by_path`` is the name of the host's link to it in /dev/dri/by-path, empty where there is none.
     """
 
-    __slots__ = ("by_path", "node", "pci_bus_id")
-
-    def __init__(self, pci_bus_id: str, node: HostNode, by_path: str) -> None:
-        self.pci_bus_id: Final = pci_bus_id
-        self.node: Final = node
-        self.by_path: Final = by_path
+    pci_bus_id: str
+    node: HostNode
+    by_path: str
 
 
-class Library(Record):
+@record
+class Library:
     """A driver library file.
 
     ``name`` is the catalogue name (``libcuda.so``), ``soname`` its DT_SONAME, ``path`` the resolved
@@ -118,20 +91,16 @@ class Library(Record):
     ``flags`` the ld.so.cache flags of its ABI (0x0303: x86-64), ``bits`` 32 or 64.
     """
 
-    __slots__ = ("bits", "flags", "host_path", "name", "path", "soname")
-
-    def __init__(
-        self, name: str, soname: str, path: str, host_path: str, flags: int, bits: int
-    ) -> None:
-        self.name: Final = name
-        self.soname: Final = soname
-        self.path: Final = path
-        self.host_path: Final = host_path
-        self.flags: Final = flags
-        self.bits: Final = bits
+    name: str
+    soname: str
+    path: str
+    host_path: str
+    flags: int
+    bits: int
 
 
-class HostFile(Record):
+@record
+class HostFile:
     """A binary, firmware image, socket or directory of the driver.
 
     ``group`` is the catalogue group it was found for (``binary``, ``firmware``, ``socket``, or one
@@ -140,80 +109,42 @@ class HostFile(Record):
     ``host_path`` the same with the root in front.
     """
 
-    __slots__ = ("group", "host_path", "name", "path")
-
-    def __init__(self, group: str, name: str, path: str, host_path: str) -> None:
-        self.group: Final = group
-        self.name: Final = name
-        self.path: Final = path
-        self.host_path: Final = host_path
+    group: str
+    name: str
+    path: str
+    host_path: str
 
 
-class Inventory(Record):
+@record
+class Inventory:
     """Everything the planner needs to know of a host.
 
     ``majors`` maps a /proc/devices name (``nvidia``, ``nvidia-uvm``, ``nvidia-caps``) to its major;
     ``proc_files`` maps ``params``, ``version`` and ``registry`` to their text, and is empty where
     the host has no /proc/driver/nvidia. ``driver_version`` is not semver (``535.054.03``).
-    ``mig_devices`` are there where they were looked for (host.mig), with their capability nodes
-    among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name (formats.mig)
-    where a container shall manage MIG. ``drm`` is only filled in for who needs it. ``platform`` is
-    empty where NVIDIA's own kernel driver has the GPUs, else a name of core.platforms: there
-    ``nodes`` are all that a container with GPUs gets, and ``links`` (path, target) stand beside the
-    files.
+    ``mig_devices`` are there where they were looked for (host.mig_devices), with their capability
+    nodes among ``nodes``; ``mig_capabilities`` has the minors of all capabilities by name
+    (formats.mig_capabilities) where a container shall manage MIG. ``drm`` is only filled in for who
+    needs it. ``platform`` is empty where NVIDIA's own kernel driver has the GPUs, else a name of
+    core.platforms: there ``nodes`` are all that a container with GPUs gets, and ``links`` (path,
+    target) stand beside the files.
     """
 
-    __slots__ = (
-        "cuda_version",
-        "driver_root",
-        "driver_version",
-        "drm",
-        "files",
-        "gpus",
-        "libraries",
-        "links",
-        "majors",
-        "mig_capabilities",
-        "mig_devices",
-        "nodes",
-        "platform",
-        "proc_files",
-        "proc_root",
-    )
-
-    def __init__(
-        self,
-        driver_version: str,
-        cuda_version: str,
-        driver_root: str,
-        proc_root: str,
-        majors: dict[str, int],
-        gpus: tuple[Gpu, ...],
-        nodes: tuple[HostNode, ...],
-        libraries: tuple[Library, ...],
-        files: tuple[HostFile, ...],
-        proc_files: dict[str, str],
-        mig_devices: tuple[MigDevice, ...] = (),
-        mig_capabilities: "dict[str, int] | None" = None,
-        drm: tuple[DrmNode, ...] = (),
-        platform: str = "",
-        links: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        self.driver_version: Final = driver_version
-        self.cuda_version: Final = cuda_version
-        self.driver_root: Final = driver_root
-        self.proc_root: Final = proc_root
-        self.majors: Final = majors
-        self.gpus: Final = gpus
-        self.nodes: Final = nodes
-        self.libraries: Final = libraries
-        self.files: Final = files
-        self.proc_files: Final = proc_files
-        self.mig_devices: Final = mig_devices
-        self.mig_capabilities: Final = mig_capabilities or {}
-        self.drm: Final = drm
-        self.platform: Final = platform
-        self.links: Final = links
+    driver_version: str
+    cuda_version: str
+    driver_root: str
+    proc_root: str
+    majors: Mapping[str, int]
+    gpus: tuple[Gpu, ...]
+    nodes: tuple[HostNode, ...]
+    libraries: tuple[Library, ...]
+    files: tuple[HostFile, ...]
+    proc_files: Mapping[str, str]
+    mig_devices: tuple[MigDevice, ...] = ()
+    mig_capabilities: Mapping[str, int] = EMPTY
+    drm: tuple[DrmNode, ...] = ()
+    platform: str = ""
+    links: tuple[tuple[str, str], ...] = ()
 
     def library(self, name: str) -> Library | None:
         """Return the 64-bit library of this catalogue name."""
@@ -223,7 +154,7 @@ class Inventory(Record):
 Device = Gpu | MigDevice
 
 
-def gpus_of(devices: "Iterable[Device]") -> tuple[Gpu, ...]:
+def gpus_of(devices: Iterable[Device]) -> tuple[Gpu, ...]:
     """Return the GPUs that devices are, or are part of, each once and in order."""
     gpus = [each.gpu if isinstance(each, MigDevice) else each for each in devices]
     return tuple(dict.fromkeys(gpus))

@@ -1,11 +1,11 @@
 """Where a container keeps libraries and binaries: decided from a few facts about its root."""
 
-from nvhook.record import Record
+from __future__ import annotations
+
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.core.compat import CompatDirectory
 
 # Where CUDA's images have their forward-compatibility libraries (core.compat).
@@ -13,26 +13,18 @@ COMPAT_DIRECTORY = "/usr/local/cuda/compat"
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 
-class ContainerLayout(Record):
+@record
+class ContainerLayout:
     """Container directories for 64-bit libraries, 32-bit libraries and binaries.
 
     An empty directory means: keep the path the file has on the host (what CDI specs do).
     ``compat`` is what the image has for CUDA forward compatibility.
     """
 
-    __slots__ = ("binaries", "compat", "libraries", "libraries32")
-
-    def __init__(
-        self,
-        libraries: str = "",
-        libraries32: str = "",
-        binaries: str = "",
-        compat: "CompatDirectory | None" = None,
-    ) -> None:
-        self.libraries: Final = libraries
-        self.libraries32: Final = libraries32
-        self.binaries: Final = binaries
-        self.compat: Final = compat
+    libraries: str = ""
+    libraries32: str = ""
+    binaries: str = ""
+    compat: CompatDirectory | None = None
 
 
 def container_layout(machine: str, debian: bool, has_lib32: bool) -> ContainerLayout:

@@ -3,17 +3,19 @@
 As the specification says: a device node comes with its rule, mounts keep their options.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import UnsupportedError
 from nvhook.formats.oci_edit import Additions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.formats.cdi import ContainerEdits, DeviceNode, Hook, Mount
+    from nvhook.formats.cdi_spec import CdiDeviceNode, CdiMount, ContainerEdits, Hook
 
 _NO_RULE = "none"
 
 
-def additions_of(edits: "ContainerEdits", hook_environment: tuple[str, ...]) -> Additions:
+def additions_of(edits: ContainerEdits, hook_environment: tuple[str, ...]) -> Additions:
     """Return what config.json gets.
 
     A hook without an environment of its own gets hook_environment: some runtimes would hand it the
@@ -30,15 +32,19 @@ def additions_of(edits: "ContainerEdits", hook_environment: tuple[str, ...]) -> 
     nodes = edits.device_nodes
     return Additions(
         env=edits.env,
-        devices=[_device(node) for node in nodes],
-        rules=[_rule(node) for node in nodes if node.type != "p" and node.permissions != _NO_RULE],
-        mounts=[_mount(mount) for mount in edits.mounts],
+        devices=tuple([_device(node) for node in nodes]),
+        rules=tuple([_rule(node) for node in nodes if _has_rule(node)]),
+        mounts=tuple([_mount(mount) for mount in edits.mounts]),
         gids=edits.additional_gids,
-        hooks=[(hook.hook_name, _hook(hook, hook_environment)) for hook in edits.hooks],
+        hooks=tuple([(each.hook_name, _hook(each, hook_environment)) for each in edits.hooks]),
     )
 
 
-def _device(node: "DeviceNode") -> dict[str, object]:
+def _has_rule(node: CdiDeviceNode) -> bool:
+    return node.type != "p" and node.permissions != _NO_RULE
+
+
+def _device(node: CdiDeviceNode) -> dict[str, object]:
     device: dict[str, object] = {"path": node.path, "type": node.type}
     if node.type != "p":
         device |= {"major": node.major, "minor": node.minor}
@@ -48,7 +54,7 @@ def _device(node: "DeviceNode") -> dict[str, object]:
     return device
 
 
-def _rule(node: "DeviceNode") -> dict[str, object]:
+def _rule(node: CdiDeviceNode) -> dict[str, object]:
     return {
         "allow": True,
         "type": "b" if node.type == "b" else "c",
@@ -58,7 +64,7 @@ def _rule(node: "DeviceNode") -> dict[str, object]:
     }
 
 
-def _mount(mount: "Mount") -> dict[str, object]:
+def _mount(mount: CdiMount) -> dict[str, object]:
     return {
         "destination": mount.container_path,
         "type": mount.type or "bind",
@@ -67,7 +73,7 @@ def _mount(mount: "Mount") -> dict[str, object]:
     }
 
 
-def _hook(hook: "Hook", environment: tuple[str, ...]) -> dict[str, object]:
+def _hook(hook: Hook, environment: tuple[str, ...]) -> dict[str, object]:
     value: dict[str, object] = {"path": hook.path, "env": list(hook.env or environment)}
     if hook.args:
         value["args"] = list(hook.args)

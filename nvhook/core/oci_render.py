@@ -55,7 +55,7 @@ def render(plan: Plan, user_namespace: bool, mounts: str = MOUNTS_BY_HOOK) -> Ad
                 pass  # the hook's
             case _:
                 assert_never(edit)
-    return Additions(env, devices, rules, binds, gids)
+    return Additions(tuple(env), tuple(devices), tuple(rules), tuple(binds), tuple(gids))
 
 
 def is_gpu_hook(hook: dict[str, object]) -> bool:

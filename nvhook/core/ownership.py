@@ -4,6 +4,8 @@ An owner is a GPU's PCI bus id; of a MIG device with its instances, as in ``0000
 One that ends in a slash is shared by all that begin with it, the empty one (the driver's) by all.
 """
 
+from __future__ import annotations
+
 from nvhook.core.device_edits import gpu_plan
 from nvhook.core.inventory import MigDevice
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 DRIVER = ""
 
 
-def owner_of(device: "Device") -> str:
+def owner_of(device: Device) -> str:
     """Return the owner that a device is."""
     if isinstance(device, MigDevice):
         return f"{_instance(device)}ci{device.compute_instance}"
@@ -29,19 +31,17 @@ def is_shared(owner: str) -> bool:
     return owner == DRIVER or owner.endswith("/")
 
 
-def is_needed(owner: str, by: "Iterable[str]") -> bool:
+def is_needed(owner: str, by: Iterable[str]) -> bool:
     """Tell whether what belongs to an owner has to stay for one of others."""
     return any(each == owner or (is_shared(owner) and each.startswith(owner)) for each in by)
 
 
-def goes_with(owner: str, others: "Iterable[str]") -> bool:
+def goes_with(owner: str, others: Iterable[str]) -> bool:
     """Tell whether an owner is a MIG device of one of others, or among them itself."""
     return owner in others or owner.partition("/")[0] in others
 
 
-def owned_plans(
-    devices: "Iterable[Device]", inventory: "Inventory"
-) -> "tuple[tuple[str, Plan], ...]":
+def owned_plans(devices: Iterable[Device], inventory: Inventory) -> tuple[tuple[str, Plan], ...]:
     """Return the plans of devices and their owners, each owner once.
 
     Raises: HostError if a node is missing.
@@ -51,7 +51,7 @@ def owned_plans(
         if not isinstance(device, MigDevice):
             found[owner_of(device)] = gpu_plan(device, inventory)
             continue
-        from nvhook.core.mig import capability_plans, parent_plan
+        from nvhook.core.mig_plans import capability_plans, parent_plan
 
         bus = device.gpu.pci_bus_id
         if bus not in found:

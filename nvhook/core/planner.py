@@ -1,5 +1,7 @@
 """Request + Inventory -> Plan. Pure: same arguments, same edits, whoever renders them."""
 
+from __future__ import annotations
+
 from nvhook.core import catalog
 from nvhook.core.device_edits import device_edits, find_node, gpu_plan
 from nvhook.core.edits import (
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def plan_request(
-    capabilities: "Iterable[str]",
-    devices: "tuple[Device, ...]",
-    inventory: "Inventory",
-    layout: "ContainerLayout",
+    capabilities: Iterable[str],
+    devices: tuple[Device, ...],
+    inventory: Inventory,
+    layout: ContainerLayout,
     device_rules: bool = True,
     manages_mig: tuple[str, ...] = (),
 ) -> Plan:
@@ -59,7 +61,7 @@ def plan_request(
 
         plan = merge((plan, Plan((profile(devices),))))
     if manages_mig:
-        from nvhook.core.mig import with_management
+        from nvhook.core.mig_plans import with_management
 
         plan = with_management(plan, manages_mig, devices, inventory)
     return plan if device_rules else without_rules(plan)
@@ -72,8 +74,8 @@ def without_rules(plan: Plan) -> Plan:
 
 def driver_plan(
     capabilities: tuple[str, ...],
-    inventory: "Inventory",
-    layout: "ContainerLayout",
+    inventory: Inventory,
+    layout: ContainerLayout,
     uvm_required: bool = True,
 ) -> Plan:
     """Return the part of a plan that does not depend on which GPUs are given."""
@@ -102,11 +104,11 @@ def driver_plan(
 
 
 def library_edits(
-    libraries: "Iterable[Library]",
-    layout: "ContainerLayout",
+    libraries: Iterable[Library],
+    layout: ContainerLayout,
     required: set[str],
     known_links: tuple[tuple[str, str, str], ...],
-) -> "tuple[list[Edit], list[CachedLibrary]]":
+) -> tuple[list[Edit], list[CachedLibrary]]:
     """Return the mounts of libraries, then their links, and what the loader is to find.
 
     ``required`` are catalogue names; ``known_links`` are like catalog.SYMLINKS.
@@ -132,16 +134,16 @@ def library_edits(
     return [*mounts, *links], cached
 
 
-def device_plan(device: "Device", inventory: "Inventory") -> Plan:
+def device_plan(device: Device, inventory: Inventory) -> Plan:
     """Return the part of a plan that gives one device."""
     if isinstance(device, Gpu):
         return gpu_plan(device, inventory)
-    from nvhook.core.mig import mig_plan, parent_plan
+    from nvhook.core.mig_plans import mig_plan, parent_plan
 
     return merge((parent_plan(device, inventory), mig_plan(device, inventory)))
 
 
-def merge(plans: "Iterable[Plan]") -> Plan:
+def merge(plans: Iterable[Plan]) -> Plan:
     """Return one plan with every edit once, in order; one loader cache update at the end."""
     edits: dict[Edit, None] = {}
     libraries: dict[CachedLibrary, None] = {}
@@ -155,7 +157,7 @@ def merge(plans: "Iterable[Plan]") -> Plan:
     return Plan((*edits, *update))
 
 
-def rest(plan: Plan, devices: "Iterable[tuple[str, int, int]]") -> Plan:
+def rest(plan: Plan, devices: Iterable[tuple[str, int, int]]) -> Plan:
     """Return what a spec leaves to the hook; devices are the (path, major, minor) it has.
 
     Mounts stay: the hook sees for itself which are there.
@@ -177,8 +179,8 @@ def rest(plan: Plan, devices: "Iterable[tuple[str, int, int]]") -> Plan:
 
 
 def _control_nodes(
-    capabilities: tuple[str, ...], inventory: "Inventory", uvm_required: bool
-) -> "Iterable[Edit]":
+    capabilities: tuple[str, ...], inventory: Inventory, uvm_required: bool
+) -> Iterable[Edit]:
     present = {node.name for node in inventory.nodes}
     for name, (major_name, minor, needed_by) in catalog.CONTROL_NODES.items():
         if needed_by and not any(c in needed_by for c in capabilities):
@@ -189,7 +191,7 @@ def _control_nodes(
         yield from device_edits(find_node(name, major_name, minor, inventory))
 
 
-def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
+def _proc_mask(inventory: Inventory) -> Iterable[Edit]:
     """Hide the host's /proc/driver/nvidia: GPUs not given, and ModifyDeviceFiles.
 
     With ModifyDeviceFiles: 1 the driver's own tools try to create nodes inside the container.
@@ -205,8 +207,8 @@ def _proc_mask(inventory: "Inventory") -> "Iterable[Edit]":
 
 
 def _compat_libraries(
-    capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
-) -> "tuple[CachedLibrary, ...]":
+    capabilities: tuple[str, ...], inventory: Inventory, layout: ContainerLayout
+) -> tuple[CachedLibrary, ...]:
     if layout.compat is None or "compute" not in capabilities:
         return ()
     from nvhook.core import compat  # not loaded for the many images without
@@ -216,8 +218,8 @@ def _compat_libraries(
 
 
 def _files(
-    capabilities: tuple[str, ...], inventory: "Inventory", layout: "ContainerLayout"
-) -> "Iterable[Edit]":
+    capabilities: tuple[str, ...], inventory: Inventory, layout: ContainerLayout
+) -> Iterable[Edit]:
     binaries = {name for c in capabilities for name in catalog.BINARIES.get(c, ())}
     sockets = {path for c in capabilities for paths in catalog.SOCKETS.get(c, ()) for path in paths}
     firmware = any(c in catalog.FIRMWARE_CAPABILITIES for c in capabilities)
@@ -241,13 +243,13 @@ def _files(
                 yield Symlink(f"{file.name.rpartition('/')[0]}/{link}", target)
 
 
-def _is_kept(path: str, layout: "ContainerLayout") -> bool:
+def _is_kept(path: str, layout: ContainerLayout) -> bool:
     """Tell whether a library of the host is at this path in the container anyway."""
     directory = path.rpartition("/")[0]
     return not layout.libraries or directory in (layout.libraries, layout.libraries32)
 
 
-def _libraries(capabilities: tuple[str, ...], inventory: "Inventory") -> "list[Library]":
+def _libraries(capabilities: tuple[str, ...], inventory: Inventory) -> list[Library]:
     names = {name for c in capabilities for name in catalog.LIBRARIES.get(c, ())}
     unlisted = any(c in catalog.UNLISTED_CAPABILITIES for c in capabilities)
     glvnd = {library.bits for library in inventory.libraries if library.name == catalog.GLVND}
@@ -275,7 +277,7 @@ def required_libraries(capabilities: tuple[str, ...]) -> set[str]:
     return {name for c in capabilities for name in catalog.REQUIRED_LIBRARIES.get(c, ())}
 
 
-def _library_directory(library: "Library", layout: "ContainerLayout") -> str:
+def _library_directory(library: Library, layout: ContainerLayout) -> str:
     chosen = layout.libraries if library.bits == 64 else layout.libraries32
     return chosen or library.path.rpartition("/")[0]
 

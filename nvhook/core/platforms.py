@@ -7,6 +7,8 @@ get. Both have everything at the host's paths, and neither can give one GPU of s
 Source: nvidia-container-stack reference, sections 1.7, 2.1 and 3.
 """
 
+from __future__ import annotations
+
 from nvhook.core import catalog
 from nvhook.core.edits import LdCacheUpdate, Mount, Plan, Symlink
 from nvhook.core.layout import ContainerLayout
@@ -51,7 +53,7 @@ L4T_CUDA = (
 )
 
 
-def driver_plan(capabilities: tuple[str, ...], inventory: "Inventory") -> Plan:
+def driver_plan(capabilities: tuple[str, ...], inventory: Inventory) -> Plan:
     """Return the part of a plan that does not depend on which GPUs are given.
 
     Raises: HostError if something of the required set is missing on the host.
@@ -78,7 +80,7 @@ def driver_plan(capabilities: tuple[str, ...], inventory: "Inventory") -> Plan:
     return merge((Plan(tuple(edits)),))
 
 
-def check_whole(devices: "Iterable[Device]", inventory: "Inventory") -> None:
+def check_whole(devices: Iterable[Device], inventory: Inventory) -> None:
     """Refuse some of several GPUs.
 
     Raises: RequestError.
@@ -92,7 +94,7 @@ def check_whole(devices: "Iterable[Device]", inventory: "Inventory") -> None:
         )
 
 
-def refuse_running(inventory: "Inventory") -> None:
+def refuse_running(inventory: Inventory) -> None:
     """Refuse to change a container that runs on such a machine.
 
     Raises: UnsupportedError.
@@ -125,13 +127,13 @@ def _is_wanted(name: str, capabilities: tuple[str, ...]) -> bool:
     return name not in catalog.LISTED or any(name in each for each in names)
 
 
-def _is_wanted_file(file: "HostFile", capabilities: tuple[str, ...]) -> bool:
+def _is_wanted_file(file: HostFile, capabilities: tuple[str, ...]) -> bool:
     name = file.path.rpartition("/")[2]
     is_program = file.group == "binary"
     return not is_program or any(name in catalog.BINARIES.get(c, ()) for c in capabilities)
 
 
-def _missing(name: str, inventory: "Inventory") -> HostError:
+def _missing(name: str, inventory: Inventory) -> HostError:
     if inventory.platform == WSL:
         return HostError(
             f"NVIDIA's driver package in {WSL_STORE} has no {name}",

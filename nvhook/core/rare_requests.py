@@ -6,6 +6,8 @@ IMEX channels, for features beside GPUs, and to manage MIG.
 Source: nvidia-container-stack reference, section 1.2.
 """
 
+from __future__ import annotations
+
 from nvhook.core.request import (
     ALL,
     CDI_ANNOTATIONS,
@@ -23,16 +25,19 @@ from nvhook.core.request import (
     parse_devices,
 )
 from nvhook.errors import RequestError
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nvhook.core.request import Container, Request, Settings
 
 IMEX_MOUNTS = "imex"
 
 
 def from_lists(
-    annotations: dict[str, str], mounted: list[str], settings: "Settings"
+    annotations: Mapping[str, str], mounted: list[str], settings: Settings
 ) -> tuple[list[str] | None, str]:
     """Return the devices that annotations name, or else mounts, and which of the two did.
 
@@ -45,17 +50,18 @@ def from_lists(
 
 
 def with_the_rest(
-    request: "Request",
-    container: "Container",
+    request: Request,
+    container: Container,
     mounted: list[str],
-    settings: "Settings",
+    settings: Settings,
     warnings: list[str],
-) -> "Request":
+) -> Request:
     """Return a request with what the container asks for beside devices.
 
     Raises: RequestError.
     """
-    return request.replace(
+    return replace(
+        request,
         manages_mig=_manages_mig(container),
         features=_features(container.env, warnings),
         imex_channels=_imex_channels(container, mounted, settings, warnings),
@@ -63,7 +69,7 @@ def with_the_rest(
 
 
 def mount_names(
-    mounts: tuple[tuple[str, str], ...], settings: "Settings", warnings: list[str]
+    mounts: tuple[tuple[str, str], ...], settings: Settings, warnings: list[str]
 ) -> list[str]:
     """Return the names on which a volume-mount list mounts /dev/null, where that is accepted."""
     names = []
@@ -95,7 +101,7 @@ def _from_mounts(names: list[str]) -> list[str] | None:
     return devices or None
 
 
-def _from_annotations(annotations: dict[str, str], settings: "Settings") -> list[str] | None:
+def _from_annotations(annotations: Mapping[str, str], settings: Settings) -> list[str] | None:
     """Return the qualified names of the CDI annotations."""
     if not settings.accept_cdi_annotations:
         return None
@@ -113,7 +119,7 @@ def _from_annotations(annotations: dict[str, str], settings: "Settings") -> list
 
 
 def _imex_channels(
-    container: "Container", mounted: list[str], settings: "Settings", warnings: list[str]
+    container: Container, mounted: list[str], settings: Settings, warnings: list[str]
 ) -> tuple[str, ...]:
     """Return the IMEX channels asked for: by mounts, or else by the variable, as for devices."""
     prefix = IMEX_MOUNTS + "/"
@@ -129,7 +135,7 @@ def _imex_channels(
     return ALL if "all" in asked else tuple(dict.fromkeys(asked))
 
 
-def _manages_mig(container: "Container") -> tuple[str, ...]:
+def _manages_mig(container: Container) -> tuple[str, ...]:
     """Return what of MIG a container may manage."""
     found = []
     for name, capability in MIG_MANAGEMENT.items():
@@ -149,7 +155,7 @@ def _manages_mig(container: "Container") -> tuple[str, ...]:
     return tuple(found)
 
 
-def _features(env: dict[str, str], warnings: list[str]) -> tuple[str, ...]:
+def _features(env: Mapping[str, str], warnings: list[str]) -> tuple[str, ...]:
     for name in SWITCHES:
         value = env.get(name, "")
         if value not in ("", "enabled", "disabled"):
@@ -168,7 +174,7 @@ def legacy_requirement(version: str) -> str:
     return f"cuda>={'.'.join(fields)}"
 
 
-def mounts_named(source: str, settings: "Settings") -> RequestError:
+def mounts_named(source: str, settings: Settings) -> RequestError:
     """Return why a variable with the directory of mounts for a device names none."""
     if settings.accept_volume_mounts:
         return RequestError(
@@ -181,7 +187,7 @@ def mounts_named(source: str, settings: "Settings") -> RequestError:
     )
 
 
-def may_ask(container: "Container") -> bool:
+def may_ask(container: Container) -> bool:
     """Tell whether some configuration could make this a GPU container."""
     env = container.env
     if any(name.startswith(SWARM_PREFIX) for name in env):

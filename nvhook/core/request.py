@@ -3,25 +3,29 @@
 Source: nvidia-container-stack reference, sections 1.2 and 4.3 and appendix G.
 """
 
+from __future__ import annotations
+
 from nvhook.core.catalog import CAPABILITIES, DEFAULT_CAPABILITIES
 from nvhook.errors import RequestError
-from nvhook.record import Record
+from nvhook.formats.oci import OBSERVED_ANNOTATIONS, OBSERVED_MOUNTS
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final, Protocol
+    from collections.abc import Mapping
+    from typing import Protocol
 
     class Container(Protocol):
         """The part of config.json that a request is read from."""
 
         @property
-        def env(self) -> dict[str, str]: ...
+        def env(self) -> Mapping[str, str]: ...
         @property
         def privileged(self) -> bool: ...
         @property
         def mounts(self) -> tuple[tuple[str, str], ...]: ...
         @property
-        def annotations(self) -> dict[str, str]: ...
+        def annotations(self) -> Mapping[str, str]: ...
 
     class Settings(Protocol):
         """The settings that decide what a container may ask for."""
@@ -45,8 +49,8 @@ REQUEST_PREFIX = "NVIDIA_"  # of all variables below that are not an engine's
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 SWARM_PREFIX = "DOCKER_RESOURCE"  # Docker Swarm names its variables DOCKER_RESOURCE_<KIND>
-DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-CDI_ANNOTATIONS = "cdi.k8s.io/"  # of the Container Device Interface, SPEC.md
+DEVICE_MOUNTS = OBSERVED_MOUNTS
+CDI_ANNOTATIONS = OBSERVED_ANNOTATIONS  # of the Container Device Interface, SPEC.md
 # Kinds that mean nvhook's own GPUs, whoever wrote the specification for them.
 _OWN_KINDS = frozenset(
     {"nvidia.com/gpu", "runtime.nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"}
@@ -68,7 +72,7 @@ SWITCHES = {
     "NVIDIA_GDRCOPY": "gdrcopy",
     "NVIDIA_NVSWITCH": "nvswitch",
 }
-# Variable -> the capability of formats.mig.
+# Variable -> the capability of formats.mig_capabilities.
 MIG_MANAGEMENT = {
     "NVIDIA_MIG_CONFIG_DEVICES": "config",
     "NVIDIA_MIG_MONITOR_DEVICES": "monitor",
@@ -76,7 +80,8 @@ MIG_MANAGEMENT = {
 _RARE = frozenset((*SWITCHES, *MIG_MANAGEMENT, IMEX_CHANNELS))
 
 
-class Request(Record):
+@record
+class Request:
     """The devices and driver capabilities a container asks for.
 
     ``devices`` are ids as asked for, without duplicates, or ``("all",)``, or empty: driver files
@@ -89,46 +94,20 @@ class Request(Record):
     its lists name.
     """
 
-    __slots__ = (
-        "cdi_devices",
-        "devices",
-        "driver_capabilities",
-        "every_csv",
-        "features",
-        "imex_channels",
-        "manages_mig",
-        "needs_driver",
-        "requirements",
-        "source",
-    )
-
-    def __init__(
-        self,
-        devices: tuple[str, ...],
-        driver_capabilities: tuple[str, ...],
-        source: str,
-        cdi_devices: tuple[str, ...] = (),
-        needs_driver: bool = True,
-        manages_mig: tuple[str, ...] = (),
-        requirements: tuple[tuple[str, str], ...] = (),
-        features: tuple[str, ...] = (),
-        imex_channels: tuple[str, ...] = (),
-        every_csv: bool = False,
-    ) -> None:
-        self.devices: Final = devices
-        self.driver_capabilities: Final = driver_capabilities
-        self.source: Final = source
-        self.cdi_devices: Final = cdi_devices
-        self.needs_driver: Final = needs_driver
-        self.manages_mig: Final = manages_mig
-        self.requirements: Final = requirements
-        self.features: Final = features
-        self.imex_channels: Final = imex_channels
-        self.every_csv: Final = every_csv
+    devices: tuple[str, ...]
+    driver_capabilities: tuple[str, ...]
+    source: str
+    cdi_devices: tuple[str, ...] = ()
+    needs_driver: bool = True
+    manages_mig: tuple[str, ...] = ()
+    requirements: tuple[tuple[str, str], ...] = ()
+    features: tuple[str, ...] = ()
+    imex_channels: tuple[str, ...] = ()
+    every_csv: bool = False
 
 
 def from_container(
-    container: "Container", settings: "Settings", warnings: list[str] | None = None
+    container: Container, settings: Settings, warnings: list[str] | None = None
 ) -> Request | None:
     """Return what a container asks for, None if it is not a GPU container.
 
@@ -169,7 +148,7 @@ def from_container(
     return rare_requests.with_the_rest(request, container, mounted, settings, warnings)
 
 
-def has_lists(container: "Container") -> bool:
+def has_lists(container: Container) -> bool:
     """Tell whether annotations or mounts may name devices."""
     return any(key.startswith(CDI_ANNOTATIONS) for key in container.annotations) or any(
         DEVICE_MOUNTS in destination for _, destination in container.mounts
@@ -241,13 +220,13 @@ def _by_kind(asked: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return own, tuple(others)
 
 
-def is_believed(container: "Container", settings: "Settings") -> bool:
+def is_believed(container: Container, settings: Settings) -> bool:
     """Tell whether a container's variables count."""
     return container.privileged or settings.accept_envvar_when_unprivileged
 
 
 def _from_variables(
-    container: "Container", settings: "Settings", warnings: list[str]
+    container: Container, settings: Settings, warnings: list[str]
 ) -> tuple[list[str] | None, str]:
     """Return the devices that variables name, None where they name none or are not believed."""
     asked, source = _from_environment(container.env, settings)
@@ -266,7 +245,7 @@ def _from_variables(
     return asked, source
 
 
-def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[str] | None, str]:
+def _from_environment(env: Mapping[str, str], settings: Settings) -> tuple[list[str] | None, str]:
     """Return the device entries of the variables that count, and their names."""
     names = [name for name in settings.swarm_resource if name in env]
     if not names and VISIBLE_DEVICES in env:
@@ -279,18 +258,18 @@ def _from_environment(env: dict[str, str], settings: "Settings") -> tuple[list[s
     return (asked if asked and "void" not in asked else None), source
 
 
-def is_legacy_image(env: dict[str, str]) -> bool:
+def is_legacy_image(env: Mapping[str, str]) -> bool:
     return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
 
 
-def _capabilities(env: dict[str, str], settings: "Settings") -> tuple[str, ...]:
+def _capabilities(env: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
     supported = settings.supported_driver_capabilities
     if DRIVER_CAPABILITIES not in env and is_legacy_image(env):
         return tuple(sorted(supported))
     return parse_capabilities(env.get(DRIVER_CAPABILITIES, ""), supported)
 
 
-def _requirements(env: dict[str, str], settings: "Settings") -> tuple[tuple[str, str], ...]:
+def _requirements(env: Mapping[str, str], settings: Settings) -> tuple[tuple[str, str], ...]:
     if settings.disable_require or env.get(DISABLE_REQUIRE) in _TRUE:
         return ()
     found = [

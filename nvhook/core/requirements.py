@@ -7,15 +7,16 @@ brand), an operator and a value. Versions are compared number by number: ``535.0
 Source: nvidia-container-stack reference, section 1.3.
 """
 
+from __future__ import annotations
+
 from nvhook.core import gpu_models
 from nvhook.core.cuda_versions import cuda_version, is_beyond_table
 from nvhook.errors import HostError, RequestError
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
 
     from nvhook.core.inventory import Gpu
 
@@ -25,23 +26,21 @@ WAY_OUT = "start without the check: -e NVIDIA_DISABLE_REQUIRE=1"
 _SHOWN = 60
 
 
-class Term(Record):
+@record
+class Term:
     """One comparison; ``text`` is as written."""
 
-    __slots__ = ("operator", "property", "text", "value")
-
-    def __init__(self, property: str, operator: str, value: str, text: str) -> None:  # noqa: A002
-        self.property: Final = property
-        self.operator: Final = operator
-        self.value: Final = value
-        self.text: Final = text
+    property: str
+    operator: str
+    value: str
+    text: str
 
 
 def check(
-    requirements: "Iterable[tuple[str, str]]",
+    requirements: Iterable[tuple[str, str]],
     driver_version: str,
     known_cuda: str,
-    gpus: "tuple[Gpu, ...]",
+    gpus: tuple[Gpu, ...],
 ) -> None:
     """Do nothing if the host satisfies every requirement with each of these GPUs.
 
@@ -118,7 +117,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 class _Host:
     """What a term is compared with: the driver, and one GPU."""
 
-    def __init__(self, driver_version: str, known_cuda: str, gpu: "Gpu | None") -> None:
+    def __init__(self, driver_version: str, known_cuda: str, gpu: Gpu | None) -> None:
         self.driver = driver_version
         self.cuda = known_cuda or cuda_version(driver_version)
         # A driver newer than the table has at least the table's newest CUDA.

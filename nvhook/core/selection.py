@@ -3,6 +3,8 @@
 Source: nvidia-container-stack reference, section 1.2 (accepted forms) and appendix G.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError, HostError, RequestError
 
 TYPE_CHECKING = False
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 ALL = ("all",)
 
 
-def select(devices: tuple[str, ...], inventory: "Inventory") -> "tuple[Device, ...]":
+def select(devices: tuple[str, ...], inventory: Inventory) -> tuple[Device, ...]:
     """Return the requested devices in host order, each once; a GPU stands before its MIG devices.
 
     devices are ids, or ``("all",)``, or empty. One unknown id refuses the whole request.
@@ -44,7 +46,7 @@ def is_mig_name(name: str) -> bool:
     )
 
 
-def _in_order(inventory: "Inventory") -> "tuple[Device, ...]":
+def _in_order(inventory: Inventory) -> tuple[Device, ...]:
     if not inventory.mig_devices:
         return inventory.gpus
     found: list[Device] = []
@@ -54,10 +56,10 @@ def _in_order(inventory: "Inventory") -> "tuple[Device, ...]":
     return tuple(found)
 
 
-def _find(name: str, inventory: "Inventory") -> "Device":
+def _find(name: str, inventory: Inventory) -> Device:
     """Return the GPU of an index, a UUID or a PCI bus id, or the MIG device of this name."""
     if is_mig_name(name):
-        from nvhook.core.mig import find_mig
+        from nvhook.core.mig_plans import find_mig
 
         return find_mig(name, inventory)
     gpus = inventory.gpus
@@ -91,7 +93,7 @@ def _pci_bus_id(name: str) -> tuple[int, ...] | None:
         return None
 
 
-def describe(gpus: "tuple[Gpu, ...]") -> str:
+def describe(gpus: tuple[Gpu, ...]) -> str:
     if not gpus:
         return "this host has no GPU"
     indices = [gpu.index for gpu in gpus]

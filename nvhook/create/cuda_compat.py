@@ -3,8 +3,9 @@
 They are the image's files. All that comes of them are names in that container's own loader cache.
 """
 
-import posix
+from __future__ import annotations
 
+from nvhook import observations
 from nvhook.core.compat import CompatDirectory
 from nvhook.core.edits import CachedLibrary
 from nvhook.core.layout import COMPAT_DIRECTORY as DIRECTORY
@@ -14,13 +15,13 @@ from nvhook.formats.proc_driver import is_driver_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root_view import RootView
 
 MAX_NAMES = 1000
 _LIBCUDA = "libcuda.so."
 
 
-def find(rootfs: "Rootfs") -> CompatDirectory | None:
+def find(rootfs: RootView) -> CompatDirectory | None:
     """Return a container's compatibility libraries; None without, with two, or with broken ones.
 
     What is wrong with them is the image's matter: the host's own libcuda works all the same.
@@ -36,6 +37,7 @@ def find(rootfs: "Rootfs") -> CompatDirectory | None:
         libraries = [library for name in names if (library := _library(rootfs, name)) is not None]
         note = _note(rootfs, _LIBCUDA + versions[0])
     except (ContainerError, FormatError, OSError):
+        observations.spoil("the image's compatibility libraries are odd")
         return None
     if not any(library.name == "libcuda.so.1" for library in libraries):
         return None
@@ -44,28 +46,24 @@ def find(rootfs: "Rootfs") -> CompatDirectory | None:
     return CompatDirectory(versions[0], tuple(libraries), note.drivers, note.cuda)
 
 
-def _library(rootfs: "Rootfs", name: str) -> CachedLibrary | None:
+def _library(rootfs: RootView, name: str) -> CachedLibrary | None:
     """Return the entry of a name that the loader looks for: a soname, and libcuda.so."""
     if not name.startswith("lib") or ".so" not in name:
         return None
-    fd = rootfs.open_file(f"{DIRECTORY}/{name}")
-    if fd is None:
+    reader = rootfs.reader(f"{DIRECTORY}/{name}")
+    if reader is None:
         return None
-    try:
-        header = elf.parse_file(lambda offset, size: posix.pread(fd, size, offset))
-    finally:
-        posix.close(fd)
+    with reader as read:
+        header = elf.parse_file(read)
     flags = elf.cache_flags(header)
     if flags is None or name not in (header.soname, "libcuda.so"):
         return None
     return CachedLibrary(name, f"{DIRECTORY}/{name}", flags)
 
 
-def _note(rootfs: "Rootfs", name: str) -> cuda_note.CudaNote | None:
-    fd = rootfs.open_file(f"{DIRECTORY}/{name}")
-    if fd is None:
+def _note(rootfs: RootView, name: str) -> cuda_note.CudaNote | None:
+    reader = rootfs.reader(f"{DIRECTORY}/{name}")
+    if reader is None:
         return None
-    try:
-        return cuda_note.read_note(lambda offset, size: posix.pread(fd, size, offset))
-    finally:
-        posix.close(fd)
+    with reader as read:
+        return cuda_note.read_note(read)

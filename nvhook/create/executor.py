@@ -1,4 +1,4 @@
-"""Plan -> a container that is created but not yet pivoted.
+"""Plan -> a container that is created but not yet pivoted, or one that runs.
 
 Phases: open the target; open the host's sources; the device rules; in the container's mount
 namespace mounts, nodes, links, files and the loader cache. Nothing is imported inside: the
@@ -6,9 +6,12 @@ container's files could be what is found. The calling process has one thread and
 forked child would cost 2 ms.
 """
 
-import posix
+from __future__ import annotations
 
-from nvhook._native import SyscallError, call
+import os
+
+from nvhook import observations
+from nvhook._native import call, lib
 from nvhook.core.edits import (
     AdditionalGid,
     CgroupRule,
@@ -20,35 +23,27 @@ from nvhook.core.edits import (
     TextFile,
 )
 from nvhook.create import loader_cache
-from nvhook.create.sources import open_source
+from nvhook.create.sources import DEVICE_OPTIONS, open_source
 from nvhook.errors import ContainerError, FormatError, HostError, NvhookError, assert_never
 from nvhook.kernel import mounts
 from nvhook.kernel.refusals import TMPFS_MAGIC, NoPlaceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Protocol
+    from collections.abc import Callable, Iterable
 
     from nvhook.core.edits import Edit, Plan
+    from nvhook.create.recording import Recording
     from nvhook.create.target import Target
     from nvhook.kernel.process import Process
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root import Root
     from nvhook.log import Log
 
-    class Container(Protocol):
-        """What is changed: a Target, or a container that runs."""
 
-        @property
-        def process(self) -> Process: ...
-        @property
-        def rootfs(self) -> Rootfs: ...
-        @property
-        def shared(self) -> frozenset[int]: ...
-
-
-def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
-    """Apply a plan; on failure the container's root is left as it was.
+def apply(
+    plan: Plan, target: Target, machine: str, log: Log, recording: Recording | None = None
+) -> None:
+    """Apply a plan, and record how; on failure the container's root is left as it was.
 
     Raises: NvhookError naming the edit that failed.
     """
@@ -58,17 +53,23 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
         from nvhook.kernel import cgroup as device_cgroup  # not loaded where rules are off
 
         cgroup = device_cgroup.find(target.process.pid, host_mounts=target.host_mounts)
-    work = Application(target, machine)
-    work.leave_out_absent(plan.edits)
-    sources = [
-        (edit, None if work.is_closed(edit) else open_source(edit, log)) for edit in plan.edits
-    ]
+    work = Application(target.rootfs, machine, recording=recording)
+    sources = work.open_sources(plan.edits, log)
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
-        for note in cgroup.allow([(r.type, r.major, r.minor, r.access) for r in rules]):
+        wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+        for note in cgroup.allow(wanted):
             log.info("device rules", done=note)
+        if recording is not None:
+            recording.rules(cgroup, wanted)
+    complete = False
     with target.process.mount_namespace():
-        work.run(sources)
+        try:
+            work.run(sources)
+            complete = True
+        finally:
+            if not complete:
+                target.rootfs.undo_all()
     for note in work.notes:
         log.info(note)
     if work.unreadable_cache:
@@ -78,16 +79,16 @@ def apply(plan: "Plan", target: "Target", machine: str, log: "Log") -> None:
             rebuild_cache(plan, target.process, target.rootfs, work.unreadable_cache, log)
         except NvhookError:
             with target.process.mount_namespace():
-                work.undo()
+                target.rootfs.undo_all()
             raise
 
 
-def rules_of(plan: "Plan") -> list[CgroupRule]:
+def rules_of(plan: Plan) -> list[CgroupRule]:
     """Return the device rules of a plan."""
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Log") -> None:
+def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -103,6 +104,7 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Lo
         return
     if not unit:
         return
+    observations.spoil("systemd is told of the container's devices")
     from nvhook.kernel import systemd
 
     try:
@@ -112,82 +114,112 @@ def keep_over_reload(rules: "Iterable[CgroupRule]", process: "Process", log: "Lo
 
 
 class Application:
-    """The state of one run inside the container's mount namespace."""
+    """Edits applied to a root, by a process in the container's mount namespace.
 
-    def __init__(self, target: "Container", machine: str) -> None:
-        self.rootfs = target.rootfs
-        self.shared = target.shared
+    ``before`` is told of each edit that is about to be applied; ``recording`` of what was done.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        machine: str,
+        before: Callable[[Edit], None] | None = None,
+        recording: Recording | None = None,
+    ) -> None:
+        self.root = root
         self.machine = machine
+        self.before = before
+        self.recording = recording
         self.doing = ""
         self.notes: list[str] = []
         self.unreadable_cache = ""
-        self.mounted: list[str] = []
-        self.tmpfs: list[tuple[int, tuple[str, ...]]] = []
+        # Made writable, to be filled, and set to their options at the end.
+        self.masks: list[tuple[int, tuple[str, ...]]] = []
         # Container paths that are not there after all: their links and cache entries go, too.
         self.left_out: set[str] = set()
-        # Prefixes below /proc where nothing can be made: absent in this kernel, or masked before.
+        # Prefixes below /proc where nothing is made: absent in this kernel, or masked before.
         self.closed: tuple[str, ...] = ()
+        # Those among them that a mask of inject's covers, in a container that runs.
+        self.adopted: tuple[str, ...] = ()
+        # Container paths where the file is already, by the runtime's doing.
+        self.there: set[str] = set()
 
-    def leave_out_absent(self, edits: "Iterable[Edit]") -> None:
-        """Look for directories to be masked: where /proc lacks one, nothing below can be made.
+    def open_sources(self, edits: Iterable[Edit], log: Log) -> list[tuple[Edit, int | None]]:
+        """Clone what edits bring from the host.
 
-        Before anything is cloned for them: to close a mount that has no place, the kernel waits
-        for a grace period.
+        What has no place, or is there already, is not cloned: to close a mount that was never
+        attached, the kernel waits for a grace period.
+
+        Raises: HostError; ContainerError.
         """
         for edit in edits:
-            if not isinstance(edit, Mount) or edit.host_path:
+            if not isinstance(edit, Mount):
                 continue
-            if not self.rootfs.has(edit.container_path):
-                self._close(edit.container_path, edit.required)
+            path = edit.container_path
+            if not edit.host_path and not self.root.has(path):
+                self._close(path, edit.required)
+            elif edit.host_path and self._is_there(edit):
+                self.there.add(path)
+        return [
+            (edit, None if self._needs_no_source(edit) else open_source(edit, log))
+            for edit in edits
+        ]
 
-    def is_closed(self, edit: "Edit") -> bool:
-        """Tell whether a mount has no place."""
-        return isinstance(edit, Mount) and self._is_closed(edit.container_path + "/")
+    def _is_there(self, edit: Mount) -> bool:
+        try:
+            status = os.stat(edit.host_path, follow_symlinks=False)
+        except OSError:
+            return False  # open_source says what is wrong with it
+        return self.root.is_at(edit.container_path, (status.st_dev, status.st_ino))
 
-    def run(self, sources: "list[tuple[Edit, int | None]]") -> None:
-        """Apply edits with what they bring from the host; on failure take all back.
+    def _needs_no_source(self, edit: Edit) -> bool:
+        return isinstance(edit, Mount) and (
+            edit.container_path in self.there or self._is_closed(edit.container_path + "/")
+        )
 
-        Raises: NvhookError.
+    def run(self, sources: list[tuple[Edit, int | None]]) -> None:
+        """Apply edits with what they bring from the host.
+
+        Raises: NvhookError; what was done is to be undone then.
         """
-        complete = False
         # A stricter one, an engine's or an operator's, would close the driver to the users inside.
-        umask = posix.umask(0o022)
+        umask = os.umask(0o022)
         try:
             for edit, source in sources:
                 if not isinstance(edit, LdCacheUpdate):
+                    self._tell(edit)
                     self._apply(edit, source)
-            for mount, options in self.tmpfs:
+            for mount, options in self.masks:
                 self.doing = "make the /proc mask read-only"
                 mounts.set_options(mount, options)
-            # Last, because the container's file is replaced and can't be restored.
             for edit, _ in sources:
                 if isinstance(edit, LdCacheUpdate):
+                    self._tell(edit)
                     self._update_cache(edit)
-            complete = True
         except OSError as error:
             raise ContainerError(
                 f"can't {self.doing} in the container: {error.strerror}"
             ) from error
         finally:
-            posix.umask(umask)
-            if not complete:
-                self.undo()
+            os.umask(umask)
 
-    def _apply(self, edit: "Edit", source: int | None) -> None:
+    def _tell(self, edit: Edit) -> None:
+        if self.before is not None:
+            self.before(edit)
+
+    def _apply(self, edit: Edit, source: int | None) -> None:
         match edit:
             case Mount() | DeviceNode():
                 self.doing = f"mount {edit.container_path}"
-                if source is None:
-                    self.left_out.add(edit.container_path)
-                else:
-                    self._mount(edit, source)
+                self._mount(edit, source)
             case Symlink():
                 self.doing = f"link {edit.container_path}"
                 directory = edit.container_path.rpartition("/")[0]
                 if f"{directory}/{edit.target}" in self.left_out:
                     self.left_out.add(edit.container_path)
                 else:
-                    self.rootfs.symlink(edit.container_path, edit.target)
+                    self.root.link(edit.container_path, edit.target)
+                    self._record("symlink", edit.container_path, edit.target)
             case TextFile():
                 self.doing = f"write {edit.container_path}"
                 self._write(edit)
@@ -198,74 +230,82 @@ class Application:
             case _:
                 assert_never(edit)
 
+    def _mount(self, edit: Mount | DeviceNode, source: int | None) -> None:
+        path = edit.container_path
+        if path in self.there:
+            status = os.stat(edit.host_path, follow_symlinks=False)
+            self._record("there", path, status.st_dev, status.st_ino)
+            return
+        if source is None:
+            self._leave_out(path, "")
+            return
+        try:
+            if isinstance(edit, Mount) and not edit.host_path:
+                self._mask(edit, source)
+            elif not self._is_closed(path) or path.startswith(self.adopted) or self.root.has(path):
+                self.root.attach(path, source)
+                self._record_mount(edit, source)
+        except NoPlaceError as error:
+            if isinstance(edit, DeviceNode) or edit.required:
+                raise
+            self._leave_out(path, f"left out: {error}")
+
+    def _leave_out(self, path: str, note: str) -> None:
+        self.left_out.add(path)
+        if note:
+            self.notes.append(note)
+        if not self._is_closed(path + "/"):
+            observations.spoil(f"{path} is left out")
+
+    def _record(self, kind: str, *fields: object, data: bytes | None = None) -> None:
+        if self.recording is not None:
+            self.recording.operation(kind, *fields, data=data)
+
+    def _record_mount(self, edit: Mount | DeviceNode, source: int) -> None:
+        status = os.fstat(source)
+        if isinstance(edit, DeviceNode):
+            attributes = mounts.attributes(DEVICE_OPTIONS)
+            self._record(
+                "device", edit.host_path, edit.container_path, attributes, edit.major, edit.minor
+            )
+        else:
+            attributes = mounts.attributes(edit.options)
+            identity = status.st_dev, status.st_ino
+            self._record("mount", edit.host_path, edit.container_path, attributes, *identity)
+
+    def _mask(self, edit: Mount, source: int) -> None:
+        """Cover a directory below /proc, where nothing can be made: it exists or it does not."""
+        path = edit.container_path
+        target = self.root.existing(path)
+        if target is None:
+            self._close(path, edit.required)
+            return
+        try:
+            if self._is_masked(path, target):  # by an earlier run
+                self.closed += (path + "/",)
+                if self.root.live:
+                    self.root.adopt(target)
+                    self.adopted += (path + "/",)
+                observations.spoil(f"{path} is masked already")
+                return
+        finally:
+            os.close(target)
+        self.root.cover(path, source)
+        self.masks.append((source, edit.options))
+        self._record("mask", path, mounts.attributes(edit.options))
+
     def _write(self, edit: TextFile) -> None:
         path = edit.container_path
         if self._is_closed(path):
             return
+        content = edit.content.encode()
         try:
-            self.rootfs.write(path, edit.content.encode(), edit.mode)
+            self.root.write(path, content, edit.mode)
+            self._record("file", path, edit.mode, data=content)
         except NoPlaceError as error:
             if path.startswith("/proc/"):
                 raise
-            self.notes.append(f"left out: {error}")
-
-    def undo(self) -> None:
-        """Take back every mount and file of this run, newest first."""
-        while self.mounted:
-            head, _, name = self.mounted.pop().rpartition("/")
-            parent = self.rootfs.existing(head)
-            if parent is not None:
-                try:
-                    call("umount_at", parent, name.encode())
-                except SyscallError:
-                    pass  # moved or covered by the container itself: it dies with its namespace
-                posix.close(parent)
-        self.rootfs.take_back()
-
-    def _mount(self, edit: Mount | DeviceNode, source: int) -> None:
-        path = edit.container_path
-        try:
-            target = self._target(edit, source)
-        except NoPlaceError as error:
-            if isinstance(edit, DeviceNode) or edit.required:
-                raise
-            self.left_out.add(path)
-            self.notes.append(f"left out: {error}")
-            return
-        if target is None:
-            return
-        try:
-            if not self._attach(edit, source, target):
-                return
-        finally:
-            posix.close(target)
-        self.mounted.append(path)
-        if isinstance(edit, Mount) and not edit.host_path:
-            self.tmpfs.append((source, edit.options))
-            self.rootfs.own_mounts.add(call("mount_id", source))
-
-    def _attach(self, edit: Mount | DeviceNode, source: int, target: int) -> bool:
-        return mounts.attach(source, target, self.shared, edit.container_path)
-
-    def _target(self, edit: Mount | DeviceNode, source: int) -> int | None:
-        path = edit.container_path
-        if isinstance(edit, Mount) and not edit.host_path:
-            return self._proc_target(path, edit.required)
-        if self._is_closed(path):
-            return self.rootfs.existing(path)
-        return self.rootfs.mount_target(path, source)
-
-    def _proc_target(self, path: str, required: bool) -> int | None:
-        """Open a directory below /proc: nothing can be made there, it exists or it does not."""
-        target = self.rootfs.existing(path)
-        if target is not None and not self._is_masked(path, target):
-            return target
-        if target is None:
-            self._close(path, required)
-        else:
-            self.closed += (path + "/",)  # masked already, by an earlier run
-            posix.close(target)
-        return None
+            self._leave_out(path, f"left out: {error}")
 
     def _close(self, path: str, required: bool) -> None:
         if required:
@@ -275,15 +315,15 @@ class Application:
 
     def _is_masked(self, path: str, target: int) -> bool:
         """Tell whether a tmpfs is mounted on the directory itself."""
-        if call("filesystem_magic", target) != TMPFS_MAGIC:
+        if call(lib.nvh_filesystem_magic, target) != TMPFS_MAGIC:
             return False
-        parent = self.rootfs.existing(path.rpartition("/")[0])
+        parent = self.root.existing(path.rpartition("/")[0])
         if parent is None:
             return False
         try:
-            return call("mount_id", parent) != call("mount_id", target)
+            return call(lib.nvh_mount_id, parent) != call(lib.nvh_mount_id, target)
         finally:
-            posix.close(parent)
+            os.close(parent)
 
     def _is_closed(self, path: str) -> bool:
         return path.startswith(self.closed)
@@ -292,8 +332,12 @@ class Application:
         self.doing = "update the loader cache"
         libraries = [each for each in edit.libraries if each.container_path not in self.left_out]
         try:
-            done = loader_cache.update(self.rootfs, tuple(libraries), self.machine)
+            merges = loader_cache.update(self.root, tuple(libraries), self.machine)
         except FormatError as error:
             self.unreadable_cache = str(error)
-        else:
-            self.notes.append(f"loader cache: {done}")
+            observations.spoil("the image's loader cache is not understood")
+            return
+        self.notes.append(f"loader cache: {len(libraries)} libraries")
+        if self.recording is not None:
+            for merge in merges:
+                self.recording.merge(merge)

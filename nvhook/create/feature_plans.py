@@ -1,5 +1,7 @@
 """The plans of GPUDirect Storage and its like: loaded only for a container that asks for one."""
 
+from __future__ import annotations
+
 from nvhook.core import features
 from nvhook.core.planner import without_rules
 from nvhook.host.feature_nodes import find_feature_files, find_feature_nodes
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from nvhook.core.request import Request
 
 
-def feature_plans(request: "Request", config: "Config") -> "list[Plan]":
+def feature_plans(request: Request, config: Config) -> list[Plan]:
     """Return the plans of a request's features and IMEX channels.
 
     Raises: HostError, RequestError.

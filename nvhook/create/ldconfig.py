@@ -1,5 +1,7 @@
 """Let ldconfig write a loader cache that nvhook does not understand."""
 
+from __future__ import annotations
+
 from nvhook.core.edits import LdCacheUpdate
 from nvhook.create import loader_cache
 from nvhook.kernel import sandbox
@@ -8,11 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvhook.core.edits import Plan
     from nvhook.kernel.process import Process
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root import Root
     from nvhook.log import Log
 
 
-def rebuild_cache(plan: "Plan", process: "Process", rootfs: "Rootfs", why: str, log: "Log") -> None:
+def rebuild_cache(plan: Plan, process: Process, rootfs: Root, why: str, log: Log) -> None:
     """Let ldconfig write a loader cache that nvhook does not understand.
 
     Raises: HostError, ContainerError.

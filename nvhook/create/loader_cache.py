@@ -1,78 +1,102 @@
 """Make the container's loader find the injected libraries: ld.so.cache, and musl's path file."""
 
+from __future__ import annotations
+
 from nvhook.formats.ldcache_layout import MAX_BYTES
 from nvhook.formats.ldcache_splice import splice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from nvhook.core.edits import CachedLibrary
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root import Root
 
 LD_SO_CACHE = "/etc/ld.so.cache"
 _MUSL_DEFAULT = "/lib:/usr/local/lib:/usr/lib"  # what musl searches without a path file
 _MUSL_LIMIT = 1 << 16
 
 
-def update(rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str) -> str:
-    """Add libraries to the container's loader cache; return what was done, for the log.
+class Merge:
+    """A file of the container and what it became; ``basis`` is what that depends on beside it.
+
+    ``before`` is None where there was no file.
+    """
+
+    __slots__ = ("after", "basis", "before", "path")
+
+    def __init__(self, path: str, basis: object, before: bytes | None, after: bytes) -> None:
+        self.path = path
+        self.basis = basis
+        self.before = before
+        self.after = after
+
+
+def update(rootfs: Root, libraries: tuple[CachedLibrary, ...], machine: str) -> list[Merge]:
+    """Add libraries to the container's loader cache, and to musl's path file where that is.
 
     Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
         ContainerError if the container's files can't be replaced.
     """
-    data = rootfs.read(LD_SO_CACHE, MAX_BYTES) or b""
-    _extend_musl_path(rootfs, libraries, machine)
-    spelled = _spelling(rootfs, data)
-    additions = [
-        (library.name, spelled(library.container_path), library.flags) for library in libraries
+    merges = [_cache(rootfs, libraries)]
+    # musl ignores ld.so.cache.
+    if rootfs.has(f"/lib/ld-musl-{machine}.so.1"):
+        merges.insert(0, _musl_path(rootfs, libraries, machine))
+    for merge in merges:
+        if merge.after != (merge.before or b""):
+            rootfs.write(merge.path, merge.after)
+    return merges
+
+
+def _cache(rootfs: Root, libraries: tuple[CachedLibrary, ...]) -> Merge:
+    before = rootfs.read(LD_SO_CACHE, MAX_BYTES)
+    data = before or b""
+    aliases = _aliases(rootfs, libraries)
+    used = {name: alias for name, alias in aliases.items() if f"\0{alias}/".encode() in data}
+    additions = [(each.name, _spelled(each.container_path, used), each.flags) for each in libraries]
+    basis = [
+        *aliases.items(),
+        *[(each.name, each.container_path, each.flags) for each in libraries],
     ]
-    merged = splice(data, additions)
-    if merged == data:
-        return "unchanged"
-    rootfs.write(LD_SO_CACHE, merged)
-    return f"{len(additions)} libraries"
+    return Merge(LD_SO_CACHE, basis, before, splice(data, additions))
 
 
-def directories(libraries: "Iterable[CachedLibrary]") -> tuple[str, ...]:
+def directories(libraries: Iterable[CachedLibrary]) -> tuple[str, ...]:
     """Return the container directories of libraries, each once."""
     return tuple(dict.fromkeys(_directory(library.container_path) for library in libraries))
 
 
-def _spelling(rootfs: "Rootfs", data: bytes) -> "Callable[[str], str]":
-    """Return a function that names a path as ldconfig would.
+def _aliases(rootfs: Root, libraries: tuple[CachedLibrary, ...]) -> dict[str, str]:
+    """Return another name for each directory that has one, by a merged /usr.
 
-    With a merged /usr the cache says /lib/x86_64-linux-gnu for what nvhook calls
-    /usr/lib/x86_64-linux-gnu: of two names of a directory ldconfig keeps the one it met first.
+    A cache that says /lib/x86_64-linux-gnu for what nvhook calls /usr/lib/x86_64-linux-gnu goes on
+    so: of two names of a directory ldconfig keeps the one it met first.
     """
-    spellings: dict[str, str] = {}
-
-    def spelled(path: str) -> str:
-        directory = _directory(path)
-        if directory not in spellings:
-            alias = directory.removeprefix("/usr")
-            used = alias != directory and f"\0{alias}/".encode() in data
-            same = used and rootfs.identity(alias) == rootfs.identity(directory)
-            spellings[directory] = alias if same else directory
-        return spellings[directory] + path[len(directory) :]
-
-    return spelled
+    found = {}
+    for directory in directories(libraries):
+        alias = directory.removeprefix("/usr")
+        if alias != directory and rootfs.same(alias, directory):
+            found[directory] = alias
+    return found
 
 
-def _extend_musl_path(
-    rootfs: "Rootfs", libraries: "tuple[CachedLibrary, ...]", machine: str
-) -> None:
-    """musl ignores ld.so.cache: its directories stand in /etc/ld-musl-<machine>.path."""
-    if not rootfs.has(f"/lib/ld-musl-{machine}.so.1"):
-        return
+def _spelled(path: str, aliases: dict[str, str]) -> str:
+    directory = _directory(path)
+    return aliases.get(directory, directory) + path[len(directory) :]
+
+
+def _musl_path(rootfs: Root, libraries: tuple[CachedLibrary, ...], machine: str) -> Merge:
     path = f"/etc/ld-musl-{machine}.path"
     data = rootfs.read(path, _MUSL_LIMIT)
     text = _MUSL_DEFAULT if data is None else data.decode("utf-8", "surrogateescape")
     present = text.replace("\n", ":").split(":")
-    missing = [directory for directory in directories(libraries) if directory not in present]
+    wanted = directories(libraries)
+    missing = [directory for directory in wanted if directory not in present]
+    after = data or b""
     if missing:
         lines = ":".join([text.rstrip("\n"), *missing]) + "\n"
-        rootfs.write(path, lines.encode("utf-8", "surrogateescape"))
+        after = lines.encode("utf-8", "surrogateescape")
+    return Merge(path, wanted, data, after)
 
 
 def _directory(path: str) -> str:

@@ -4,7 +4,9 @@ State -> bundle/config.json -> ContainerConfig -> Request (None: not a GPU conta
 Inventory (cached) + Request -> GPUs and MIG devices -> Plan
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.core.catalog import DRM_CAPABILITIES, LISTED
 from nvhook.core.edits import Plan
@@ -18,28 +20,25 @@ from nvhook.formats.oci import MAX_CONFIG, ContainerConfig, parse_config
 from nvhook.host import inventory_cache
 from nvhook.host.driver_texts import has_mig_gpus
 from nvhook.kernel.descriptors import content
-from nvhook.record import Record
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
 
     from nvhook.config import Config
     from nvhook.core.compat import CompatDirectory
     from nvhook.core.inventory import Device, Inventory
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root_view import RootView
 
 
-class Outcome(Record):
+@record
+class Outcome:
     """A request, the devices it selects, and the plan that follows."""
 
-    __slots__ = ("devices", "plan", "request")
-
-    def __init__(self, request: Request, devices: "tuple[Device, ...]", plan: "Plan") -> None:
-        self.request: Final = request
-        self.devices: Final = devices
-        self.plan: Final = plan
+    request: Request
+    devices: tuple[Device, ...]
+    plan: Plan
 
 
 def read_container(bundle: str) -> ContainerConfig:
@@ -56,9 +55,9 @@ def read_config(path: str) -> bytes:
     Raises: FormatError if it is missing or too large.
     """
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = posix.fstat(fd).st_size
+            size = os.fstat(fd).st_size
             if size > MAX_CONFIG:
                 raise FormatError(
                     f"{path} has {size} bytes, more than the limit of {MAX_CONFIG}",
@@ -66,7 +65,7 @@ def read_config(path: str) -> bytes:
                 )
             return content(fd, MAX_CONFIG + 1)
         finally:
-            posix.close(fd)
+            os.close(fd)
     except OSError as error:
         raise FormatError(
             f"{path} can't be read: {error.strerror}", "the state's bundle must be an OCI bundle"
@@ -74,12 +73,12 @@ def read_config(path: str) -> bytes:
 
 
 def inventory(
-    config: "Config",
+    config: Config,
     devices: tuple[str, ...] = ("all",),
-    capabilities: "Iterable[str]" = (),
+    capabilities: Iterable[str] = (),
     manages_mig: tuple[str, ...] = (),
     every_csv: bool = False,
-) -> "Inventory":
+) -> Inventory:
     """Return what the configured host has, as far as these device ids and capabilities need it.
 
     MIG devices are looked for only where the ids can mean some, or where ``manages_mig``
@@ -92,32 +91,34 @@ def inventory(
         return host
     if not config.inject_unlisted_driver_libraries:
         listed = tuple([library for library in host.libraries if library.name in LISTED])
-        host = host.replace(libraries=listed)
+        host = replace(host, libraries=listed)
     if any(capability in DRM_CAPABILITIES for capability in capabilities):
         from nvhook.host.drm import find_drm  # not loaded for compute
 
-        host = host.replace(drm=find_drm(host.gpus, config.dev_root, config.sys_root))
+        host = replace(host, drm=find_drm(host.gpus, config.dev_root, config.sys_root))
     if manages_mig or (may_mean_mig(devices) and has_mig_gpus(host.majors, config.proc_root)):
-        from nvhook.host import mig
+        from nvhook.host import mig_devices
 
-        host = mig.add_to(host, config.dev_root, config.state_directory, whole=bool(manages_mig))
+        host = mig_devices.add_to(
+            host, config.dev_root, config.state_directory, whole=bool(manages_mig)
+        )
     return host
 
 
 def machine() -> str:
     """Return the machine's architecture as uname has it (``x86_64``)."""
-    return posix.uname().machine
+    return os.uname().machine
 
 
-def layout_of(rootfs: "Rootfs", cuda_compat: bool = True) -> ContainerLayout:
+def layout_of(rootfs: RootView, cuda_compat: bool = True) -> ContainerLayout:
     """Look where a container keeps its libraries, and for CUDA's compatibility libraries in it."""
     layout = container_layout(
         machine(), debian=rootfs.has("/etc/debian_version"), has_lib32=rootfs.has("/usr/lib32")
     )
-    return layout.replace(compat=compat_of(rootfs) if cuda_compat else None)
+    return replace(layout, compat=compat_of(rootfs) if cuda_compat else None)
 
 
-def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
+def compat_of(rootfs: RootView) -> CompatDirectory | None:
     """Return the compatibility libraries of a container; they are read, and nothing else."""
     if not rootfs.has(COMPAT_DIRECTORY):
         return None
@@ -126,7 +127,7 @@ def compat_of(rootfs: "Rootfs") -> "CompatDirectory | None":
     return cuda_compat.find(rootfs)
 
 
-def plan_for(request: Request, config: "Config", layout: ContainerLayout) -> Outcome:
+def plan_for(request: Request, config: Config, layout: ContainerLayout) -> Outcome:
     """Plan a request on this host.
 
     Raises: RequestError for a device that does not exist, HostError for something missing or a

@@ -1,12 +1,14 @@
 """What a container would get that is not created yet, or only thought of."""
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import Request, from_container, parse_capabilities, parse_devices
 from nvhook.create.pipeline import layout_of, plan_for, read_container
 from nvhook.errors import FormatError, RequestError
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.root_view import RootView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def plan_for_bundle(
-    bundle: str, config: "Config", warnings: list[str] | None = None
-) -> "Outcome | None":
+    bundle: str, config: Config, warnings: list[str] | None = None
+) -> Outcome | None:
     """Plan the container of a bundle that is not running; None if it does not ask for a GPU.
 
     bundle is absolute; lines that say why a request was not accepted are added to warnings.
@@ -35,19 +37,19 @@ def layout_of_root(root_path: str, cuda_compat: bool = True) -> ContainerLayout:
     Raises: FormatError if its root can't be opened.
     """
     try:
-        fd = posix.open(root_path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        fd = os.open(root_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise FormatError(
             f"the bundle's root {root_path} can't be opened: {error.strerror}"
         ) from error
-    rootfs = Rootfs(fd)
+    rootfs = RootView(fd)
     try:
         return layout_of(rootfs, cuda_compat)
     finally:
         rootfs.close()
 
 
-def plan_for_gpus(devices: str, capabilities: str, config: "Config") -> "Outcome":
+def plan_for_gpus(devices: str, capabilities: str, config: Config) -> Outcome:
     """Plan a GPU list (grammar of NVIDIA_VISIBLE_DEVICES) with host paths, as a CDI spec has them.
 
     Raises: RequestError for a list that names nothing.

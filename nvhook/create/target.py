@@ -5,13 +5,13 @@ import posix
 from nvhook.errors import ContainerError
 from nvhook.kernel import mountinfo
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.root import Root
 
 
 class Target:
-    """A container to change: its process, its root, and which of its mounts reach the host."""
+    """A container to change: its process and its root."""
 
-    __slots__ = ("host_mounts", "process", "rootfs", "shared")
+    __slots__ = ("host_mounts", "process", "rootfs")
 
     def __init__(self, pid: int, root_path: str) -> None:
         """Open a created container.
@@ -31,6 +31,4 @@ class Target:
         # Once: on a node with thousands of mounts the kernel takes milliseconds to write it.
         self.host_mounts = mountinfo.table()
         table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
-        self.rootfs = Rootfs(fd, self.process.root_ids(), table, self.host_mounts)
-        shared = mountinfo.parse(table, b" shared:")
-        self.shared = frozenset([mount.mount_id for mount in shared if mount.shared is not None])
+        self.rootfs = Root(fd, self.process.root_ids(), table, self.host_mounts)

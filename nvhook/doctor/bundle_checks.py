@@ -1,21 +1,17 @@
 """A bundle's config.json: does anything in it give the container GPUs?"""
 
 import os
+from collections.abc import Iterable
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, ok, warning
+from nvhook.doctor.container import Asked
 from nvhook.doctor.engine_checks import HOOKS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.doctor.container import Asked
 
 GOOD_STAGES = ("prestart", "createRuntime")
 LATE_STAGES = ("createContainer", "startContainer", "poststart")
 
 
-def injection(document: dict[str, object], asked: "Asked") -> Check:
+def injection(document: dict[str, object], asked: Asked) -> Check:
     """Check the GPU hooks, or the devices that a runtime or CDI has put in, of a config.json."""
     name = "bundle-hook"
     if asked.outcome is None and asked.refusal is None:
@@ -47,7 +43,7 @@ def injection(document: dict[str, object], asked: "Asked") -> Check:
     return ok(name, listed([*[path for path, _ in hooks], *devices]))
 
 
-def _hooks(document: dict[str, object], stage: str) -> "Iterable[tuple[str, bool]]":
+def _hooks(document: dict[str, object], stage: str) -> Iterable[tuple[str, bool]]:
     """Yield the path of each GPU hook of a stage, and whether it has an environment."""
     hooks = document.get("hooks")
     entries = hooks.get(stage) if isinstance(hooks, dict) else None

@@ -1,17 +1,14 @@
 """The result of one check."""
 
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 NOT_APPLICABLE, NOT_CHECKED = "not-applicable", "not-checked"
 
 
-class Check(Record):
+@dataclass(frozen=True, slots=True)
+class Check:
     """What was looked at and found.
 
     ``status`` is ok, warning, failed, not-applicable, or not-checked (``saw`` says why it could not
@@ -19,14 +16,11 @@ class Check(Record):
     or failed.
     """
 
-    __slots__ = ("expected", "fix", "name", "saw", "status")
-
-    def __init__(self, name: str, status: str, saw: str, expected: str = "", fix: str = "") -> None:
-        self.name: Final = name
-        self.status: Final = status
-        self.saw: Final = saw
-        self.expected: Final = expected
-        self.fix: Final = fix
+    name: str
+    status: str
+    saw: str
+    expected: str = ""
+    fix: str = ""
 
 
 def ok(name: str, saw: str) -> Check:
@@ -54,7 +48,7 @@ def not_checked(name: str, why: str) -> Check:
     return Check(name, NOT_CHECKED, why)
 
 
-def listed(items: "Iterable[str]", limit: int = 6) -> str:
+def listed(items: Iterable[str], limit: int = 6) -> str:
     """Join items; beyond limit only their number is told."""
     every = list(items)
     more = f" and {len(every) - limit} more" if len(every) > limit else ""

@@ -1,30 +1,27 @@
 """A container as it runs: what its process asked for, and what it has got."""
 
+from __future__ import annotations
+
 import math
 import os
 import time
+from dataclasses import dataclass
 
+from nvhook.config import Config
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.request import DRIVER_CAPABILITIES as CAPABILITIES_VARIABLE
 from nvhook.core.request import Request, from_container, parse_capabilities
 from nvhook.create import pipeline
+from nvhook.create.pipeline import Outcome
 from nvhook.errors import ContainerError, NvhookError
 from nvhook.formats.oci import ContainerConfig
 from nvhook.host.driver_texts import read_text
 from nvhook.host.gpus import find_gpus
 from nvhook.kernel import cgroup, mountinfo
+from nvhook.kernel.cgroup import DeviceCgroup
+from nvhook.kernel.mountinfo import MountInfo
 from nvhook.kernel.process import Process
-from nvhook.kernel.rootfs import Rootfs
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-    from nvhook.config import Config
-    from nvhook.create.pipeline import Outcome
-    from nvhook.kernel.cgroup import DeviceCgroup
-    from nvhook.kernel.mountinfo import Mount
+from nvhook.kernel.root_view import RootView
 
 _CAP_SYS_ADMIN = 21
 # Where engines write the process number beside or into a bundle.
@@ -33,24 +30,17 @@ _CLOCK_SLACK = 2.0  # seconds
 _BY_ITS_NODES = "the nodes it has"
 
 
-class Asked(Record):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """What a container asks for and what follows on this host.
 
     ``refusal`` is why that is impossible; ``outcome`` is None then, and where nothing is asked for.
     ``notes`` are what an operator should know.
     """
 
-    __slots__ = ("notes", "outcome", "refusal")
-
-    def __init__(
-        self,
-        outcome: "Outcome | None" = None,
-        refusal: "NvhookError | None" = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.outcome: Final = outcome
-        self.refusal: Final = refusal
-        self.notes: Final = notes
+    outcome: Outcome | None = None
+    refusal: NvhookError | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Running:
@@ -71,11 +61,11 @@ class Running:
                 f"process {pid} is in the host's mount namespace: not a container",
                 "docker inspect -f '{{.State.Pid}}' NAME, or crictl inspect, tell its pid",
             )
-        self.mounts: tuple[Mount, ...] = mountinfo.parse(
+        self.mounts: tuple[MountInfo, ...] = mountinfo.parse(
             self.process.read("mountinfo", mountinfo.MAX_BYTES)
         )
         self.declared = declared or self._declared()
-        self.rootfs = Rootfs(self.process.open_directory("/"))
+        self.rootfs = RootView(self.process.open_directory("/"))
         self.cgroup: DeviceCgroup | None = None
         self.cgroup_trouble = ""
         try:
@@ -109,14 +99,14 @@ class Running:
         if self.cgroup is not None:
             self.cgroup.close()
 
-    def __enter__(self) -> "Running":
+    def __enter__(self) -> Running:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def asked(container: ContainerConfig, config: "Config", layout: ContainerLayout) -> Asked:
+def asked(container: ContainerConfig, config: Config, layout: ContainerLayout) -> Asked:
     """Return what a container asks for, and what it would get on this host."""
     notes: list[str] = []
     try:
@@ -127,12 +117,12 @@ def asked(container: ContainerConfig, config: "Config", layout: ContainerLayout)
     return Asked(outcome, None, tuple(notes))
 
 
-def layout_of(running: Running, config: "Config") -> ContainerLayout:
+def layout_of(running: Running, config: Config) -> ContainerLayout:
     """Look where a running container keeps its libraries."""
     return pipeline.layout_of(running.rootfs, config.cuda_forward_compatibility)
 
 
-def asked_by_nodes(running: Running, config: "Config") -> Asked:
+def asked_by_nodes(running: Running, config: Config) -> Asked:
     """Return what belongs to the GPUs whose nodes a container has: CDI and --device ask so."""
     try:
         text = running.declared.env.get(CAPABILITIES_VARIABLE, "")
@@ -148,7 +138,7 @@ def asked_by_nodes(running: Running, config: "Config") -> Asked:
         return Asked(None, error)
 
 
-def _has_driver(config: "Config") -> bool:
+def _has_driver(config: Config) -> bool:
     return os.path.isdir(f"{config.proc_root.rstrip('/')}/driver/nvidia/gpus")
 
 

@@ -5,26 +5,22 @@ import os
 import stat
 
 from nvhook.core.edits import DeviceNode
-from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import node_names
+from nvhook.core.inventory import Device, MigDevice
+from nvhook.core.mig_plans import node_names
+from nvhook.create.pipeline import Outcome
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
+from nvhook.doctor.container import Asked, Running
 from nvhook.errors import NvhookError
 from nvhook.kernel import device_verdict, trial_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.core.inventory import Device
-    from nvhook.create.pipeline import Outcome
-    from nvhook.doctor.container import Asked, Running
-    from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.kernel.rootfs import Rootfs
+from nvhook.kernel.device_rules import DeviceRule
+from nvhook.kernel.root_view import RootView
 
 NOTHING = "the container has and asks for no GPU"
 RESTART = "start the container again, with nvhook's hook or nvhook-runtime"
 PERMITTED = frozenset({0, errno.ENXIO, errno.EBUSY, errno.EIO, errno.ENODEV})
 
 
-def request(asked: "Asked") -> Check:
+def request(asked: Asked) -> Check:
     """Tell what the container asks for, or why it can't get that."""
     name = "container-request"
     if asked.refusal is not None:
@@ -46,7 +42,7 @@ def request(asked: "Asked") -> Check:
     return ok(name, f"{wanted.source}: {gpus}; {capabilities}")
 
 
-def gpus(running: "Running", outcome: "Outcome") -> Check:
+def gpus(running: Running, outcome: Outcome) -> Check:
     """Count the GPUs asked for and those whose nodes are there."""
     name = "container-gpus"
     if not outcome.devices:
@@ -71,7 +67,7 @@ def gpus(running: "Running", outcome: "Outcome") -> Check:
     )
 
 
-def nodes(running: "Running", outcome: "Outcome") -> Check:
+def nodes(running: Running, outcome: Outcome) -> Check:
     """Compare the container's device nodes with those it should have."""
     name = "container-nodes"
     wanted = _nodes(outcome)
@@ -82,7 +78,7 @@ def nodes(running: "Running", outcome: "Outcome") -> Check:
     return ok(name, listed(node.container_path for node in wanted))
 
 
-def device_rules(running: "Running", outcome: "Outcome") -> Check:
+def device_rules(running: Running, outcome: Outcome) -> Check:
     """Compute whether every rule list and program up the cgroup tree lets the devices through."""
     name = "container-device-rules"
     if running.cgroup is None:
@@ -113,7 +109,7 @@ def device_rules(running: "Running", outcome: "Outcome") -> Check:
 _LOST_RULES = "rules lost at systemctl daemon-reload: use nvhook-runtime or CDI"
 
 
-def opening(running: "Running", outcome: "Outcome") -> Check:
+def opening(running: Running, outcome: Outcome) -> Check:
     """Open the container's nodes from inside its cgroup, as its user."""
     name = "container-open"
     if running.cgroup is None:
@@ -163,16 +159,16 @@ def opening(running: "Running", outcome: "Outcome") -> Check:
     )
 
 
-def _nodes(outcome: "Outcome") -> list[DeviceNode]:
+def _nodes(outcome: Outcome) -> list[DeviceNode]:
     return [edit for edit in outcome.plan.edits if isinstance(edit, DeviceNode)]
 
 
-def _rules(outcome: "Outcome") -> "list[DeviceRule]":
+def _rules(outcome: Outcome) -> list[DeviceRule]:
     """Return a rule for each node: what opening takes, whoever makes the rules."""
     return [("c", node.major, node.minor, "rw") for node in _nodes(outcome)]
 
 
-def _problem(rootfs: "Rootfs", node: DeviceNode) -> str | None:
+def _problem(rootfs: RootView, node: DeviceNode) -> str | None:
     """Return what is wrong with a container's node, None for nothing."""
     fd = rootfs.existing(node.container_path)
     if fd is None:
@@ -193,7 +189,7 @@ def _problem_of(fd: int, node: DeviceNode) -> str | None:
     return None
 
 
-def _called(device: "Device") -> str:
+def _called(device: Device) -> str:
     if isinstance(device, MigDevice):
         return f"MIG device {device.gpu.index}:{device.index}"
     return f"GPU {device.index} (nvidia{device.minor})"

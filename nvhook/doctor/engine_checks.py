@@ -1,20 +1,16 @@
 """The engines' own configuration: is a GPU runtime or hook registered, and is it there?"""
 
 import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from glob import glob
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
 from nvhook.engines import containerd, crio, docker, json_edit, podman, toml_edit
 from nvhook.errors import ConfigError
 from nvhook.host.driver_texts import read_text
-from nvhook.record import Record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Final
-
-    Reader = Callable[["Files"], "tuple[Program, ...]"]
+Reader = Callable[["Files"], "tuple[Program, ...]"]
 
 LIMIT = 4 << 20  # bytes of a configuration file
 PROGRAM_DIRECTORIES = (
@@ -33,15 +29,13 @@ K3S_FILE = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 CONTAINERS_CONF = "/etc/containers/containers.conf"
 
 
-class Program(Record):
+@dataclass(frozen=True, slots=True)
+class Program:
     """A program that an engine's file names: what it is there, its path, the file."""
 
-    __slots__ = ("file", "path", "what")
-
-    def __init__(self, what: str, path: str, file: str) -> None:
-        self.what: Final = what
-        self.path: Final = path
-        self.file: Final = file
+    what: str
+    path: str
+    file: str
 
 
 class Files:
@@ -90,7 +84,7 @@ def checks(root: str = "/") -> tuple[Check, ...]:
     return tuple(results)
 
 
-def engine(name: str, files: Files, read: "Reader") -> Check:
+def engine(name: str, files: Files, read: Reader) -> Check:
     """Check one engine's registration."""
     restart = "" if name == "podman" else f" && systemctl restart {name}"
     fix = f"nvhook configure {name}{restart}"
@@ -157,7 +151,7 @@ def read_containerd(files: Files) -> tuple[Program, ...]:
     return tuple(found)
 
 
-def _containerd_runtimes(text: str, file: str) -> "Iterable[Program]":
+def _containerd_runtimes(text: str, file: str) -> Iterable[Program]:
     document = toml_edit.parse(text, file)
     for section in toml_edit.table(document, ("plugins",)).values():
         runtimes = toml_edit.table(_object(section), ("containerd", "runtimes"))

@@ -1,9 +1,12 @@
 """What the driver's /proc, /dev and /sys say, read once for all checks of the host."""
 
 import os
+from dataclasses import dataclass
 
+from nvhook.config import Config
+from nvhook.core.inventory import HostNode
 from nvhook.errors import HostError, NvhookError
-from nvhook.formats.gpu_information import parse_bus_id
+from nvhook.formats.gpu_information import GpuInformation, parse_bus_id
 from nvhook.host.driver_texts import (
     driver_directory,
     list_gpu_directories,
@@ -13,20 +16,12 @@ from nvhook.host.driver_texts import (
 )
 from nvhook.host.gpus import read_information
 from nvhook.host.nodes import find_nodes
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-    from nvhook.config import Config
-    from nvhook.core.inventory import HostNode
-    from nvhook.formats.gpu_information import GpuInformation
 
 _VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"  # of PCI: NVIDIA, display controllers
 
 
-class HostFacts(Record):
+@dataclass(frozen=True, slots=True)
+class HostFacts:
     """The driver as its kernel side shows it.
 
     ``version`` is empty where none is loaded, and ``trouble`` says so; ``version_text`` is
@@ -36,49 +31,23 @@ class HostFacts(Record):
     names (/etc/docker, /dev/char): always / but in tests.
     """
 
-    __slots__ = (
-        "config",
-        "gpu_trouble",
-        "gpus",
-        "majors",
-        "nodes",
-        "pci_gpus",
-        "root",
-        "trouble",
-        "version",
-        "version_text",
-    )
-
-    def __init__(
-        self,
-        config: "Config",
-        root: str,
-        version: str,
-        version_text: str,
-        trouble: str,
-        majors: dict[str, int],
-        gpus: "tuple[GpuInformation, ...]",
-        gpu_trouble: str,
-        pci_gpus: tuple[str, ...],
-        nodes: "dict[str, HostNode]",
-    ) -> None:
-        self.config: Final = config
-        self.root: Final = root
-        self.version: Final = version
-        self.version_text: Final = version_text
-        self.trouble: Final = trouble
-        self.majors: Final = majors
-        self.gpus: Final = gpus
-        self.gpu_trouble: Final = gpu_trouble
-        self.pci_gpus: Final = pci_gpus
-        self.nodes: Final = nodes
+    config: Config
+    root: str
+    version: str
+    version_text: str
+    trouble: str
+    majors: dict[str, int]
+    gpus: tuple[GpuInformation, ...]
+    gpu_trouble: str
+    pci_gpus: tuple[str, ...]
+    nodes: dict[str, HostNode]
 
     def path(self, absolute: str) -> str:
         """Return where a file of the machine is that no setting names."""
         return self.root.rstrip("/") + absolute
 
 
-def read(config: "Config", root: str = "/") -> HostFacts:
+def read(config: Config, root: str = "/") -> HostFacts:
     """Read the driver's texts and nodes; what can't be read is told in the facts."""
     version = trouble = gpu_trouble = ""
     majors: dict[str, int] = {}

@@ -4,15 +4,12 @@ import os
 
 from nvhook.core.catalog import REQUIRED_LIBRARIES, SOCKETS
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.errors import FormatError, NvhookError
 from nvhook.formats import ldcache
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.host.libraries import find_libraries
 from nvhook.host.root_paths import open_file, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 # Major versions. NVIDIA's container stack asks for 418.81.07; CUDA 12 for 525.60.13 (CUDA release
 # notes, minor version compatibility).
@@ -22,7 +19,7 @@ RELOAD = "reboot, or stop what uses GPUs and: rmmod nvidia_uvm nvidia_drm nvidia
 LD_SO_CACHE = "/etc/ld.so.cache"
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check the driver."""
     return (
         driver_loaded(facts),
@@ -34,7 +31,7 @@ def checks(facts: "HostFacts") -> tuple[Check, ...]:
     )
 
 
-def driver_loaded(facts: "HostFacts") -> Check:
+def driver_loaded(facts: HostFacts) -> Check:
     """Tell which driver is loaded, and of which kind its modules are."""
     if facts.version:
         open_modules = "Open Kernel Module" in facts.version_text
@@ -55,7 +52,7 @@ def driver_loaded(facts: "HostFacts") -> Check:
     )
 
 
-def driver_age(facts: "HostFacts") -> Check:
+def driver_age(facts: HostFacts) -> Check:
     """Tell whether the driver is old enough to be a problem."""
     if not facts.version:
         return not_checked("driver-age", NO_DRIVER)
@@ -78,7 +75,7 @@ def driver_age(facts: "HostFacts") -> Check:
     return ok("driver-age", f"{facts.version} runs CUDA 12 images")
 
 
-def gpus(facts: "HostFacts") -> Check:
+def gpus(facts: HostFacts) -> Check:
     """Tell whether the driver has all GPUs."""
     if not facts.version:
         return not_checked("gpus", NO_DRIVER)
@@ -113,7 +110,7 @@ def gpus(facts: "HostFacts") -> Check:
     return ok("gpus", f"{len(used)} ({models}){excluded}")
 
 
-def driver_libraries(facts: "HostFacts") -> Check:
+def driver_libraries(facts: HostFacts) -> Check:
     """Tell whether the libraries are of the version of the kernel module."""
     name = "driver-libraries"
     if not facts.version:
@@ -142,7 +139,7 @@ def driver_libraries(facts: "HostFacts") -> Check:
     return ok(name, f"{len(found)} of version {facts.version} below {root}")
 
 
-def loader_cache(facts: "HostFacts") -> Check:
+def loader_cache(facts: HostFacts) -> Check:
     """Tell whether the host's own programs find libcuda."""
     name = "loader-cache"
     root = facts.config.driver_root
@@ -164,7 +161,7 @@ def loader_cache(facts: "HostFacts") -> Check:
     return ok(name, f"libcuda.so.1 is {listed(dict.fromkeys(paths))}")
 
 
-def persistence_daemon(facts: "HostFacts") -> Check:
+def persistence_daemon(facts: HostFacts) -> Check:
     """Tell whether GPUs stay initialised between two programs."""
     name = "persistence-daemon"
     if not facts.version:

@@ -2,31 +2,27 @@
 
 import os
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
+from nvhook.config import Config
 from nvhook.core.catalog import PROC_DRIVER, REQUIRED_LIBRARIES
-from nvhook.core.edits import LdCacheUpdate
+from nvhook.core.edits import CachedLibrary, LdCacheUpdate
 from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.create import loader_cache
+from nvhook.create.pipeline import Outcome
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.container import Running
 from nvhook.doctor.container_checks import RESTART
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
 from nvhook.formats.proc_driver import is_driver_version, parse_params
 from nvhook.host.driver_texts import driver_directory, read_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.core.edits import CachedLibrary
-    from nvhook.create.pipeline import Outcome
-    from nvhook.doctor.container import Running
-
 PARAMS = f"{PROC_DRIVER}/params"
 PROC_MAGIC = 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
 _MUSL_LIMIT = 1 << 16
 
 
-def libraries(running: "Running", outcome: "Outcome", machine: str) -> Check:
+def libraries(running: Running, outcome: Outcome, machine: str) -> Check:
     """Tell whether the container's loader finds the driver: by its own cache, not by running it."""
     name = "container-libraries"
     wanted = _required(outcome)
@@ -54,7 +50,7 @@ def libraries(running: "Running", outcome: "Outcome", machine: str) -> Check:
     return ok(name, listed(f"{key} = {path}" for key, path in found.items()))
 
 
-def driver_version(running: "Running", outcome: "Outcome", version: str, machine: str) -> Check:
+def driver_version(running: Running, outcome: Outcome, version: str, machine: str) -> Check:
     """Compare the versions in the names of the container's driver libraries with the module's."""
     name = "container-driver-version"
     if not version:
@@ -83,14 +79,14 @@ def driver_version(running: "Running", outcome: "Outcome", version: str, machine
     return ok(name, f"{listed(sorted(set(known.values())))}, as the kernel module")
 
 
-def params_mask(running: "Running", config: "Config") -> Check:
+def params_mask(running: Running, config: Config) -> Check:
     """Tell whether programs in the container are told to make device nodes by themselves."""
     name = "container-params"
     fd = running.rootfs.existing(PARAMS)
     if fd is None:
         return not_applicable(name, f"the container has no {PARAMS}")
     try:
-        is_hosts = call("filesystem_magic", fd) == PROC_MAGIC
+        is_hosts = call(lib.nvh_filesystem_magic, fd) == PROC_MAGIC
     except SyscallError as error:
         return not_checked(name, str(error))
     finally:
@@ -113,7 +109,7 @@ def params_mask(running: "Running", config: "Config") -> Check:
     )
 
 
-def _required(outcome: "Outcome") -> "list[CachedLibrary]":
+def _required(outcome: Outcome) -> list[CachedLibrary]:
     """Return the loader's entries that the container can't do without, 64-bit ones."""
     prefixes = tuple(
         f"{name}."
@@ -129,13 +125,11 @@ def _required(outcome: "Outcome") -> "list[CachedLibrary]":
     return [first[name] for name in sorted(first)]
 
 
-def _is_compat(library: "CachedLibrary") -> bool:
+def _is_compat(library: CachedLibrary) -> bool:
     return library.container_path.startswith(f"{COMPAT_DIRECTORY}/")
 
 
-def _lookup(
-    running: "Running", wanted: "list[CachedLibrary]", machine: str
-) -> dict[str, str | None]:
+def _lookup(running: Running, wanted: list[CachedLibrary], machine: str) -> dict[str, str | None]:
     """Return where the container's loader finds each library.
 
     Raises: ContainerError, FormatError.
@@ -161,7 +155,7 @@ def _lookup(
     return found
 
 
-def _mounted(running: "Running") -> list[str]:
+def _mounted(running: Running) -> list[str]:
     """Return where driver libraries with the required names are mounted."""
     names = tuple({f"/{name}." for each in REQUIRED_LIBRARIES.values() for name in each})
     return [
@@ -169,12 +163,12 @@ def _mounted(running: "Running") -> list[str]:
     ]
 
 
-def _of(path: str, libraries: "list[CachedLibrary]") -> bool:
+def _of(path: str, libraries: list[CachedLibrary]) -> bool:
     stem = path.rpartition("/")[2].partition(".so")[0]
     return any(library.name.partition(".so")[0] == stem for library in libraries)
 
 
-def _real(running: "Running", path: str | None) -> str | None:
+def _real(running: Running, path: str | None) -> str | None:
     """Return a path of the container without links, None if there is nothing."""
     fd = None if path is None else running.rootfs.existing(path)
     if fd is None:

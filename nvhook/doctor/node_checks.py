@@ -5,17 +5,14 @@ import stat
 
 from nvhook.core.catalog import CONTROL_NODES
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.doctor.host_checks import NO_DRIVER
 from nvhook.host.nodes import read_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 CAPS = "nvidia-caps"
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check the device nodes."""
     return (
         gpu_nodes(facts),
@@ -27,7 +24,7 @@ def checks(facts: "HostFacts") -> tuple[Check, ...]:
     )
 
 
-def gpu_nodes(facts: "HostFacts") -> Check:
+def gpu_nodes(facts: HostFacts) -> Check:
     """Check nvidiactl and the node of each GPU."""
     name = "gpu-nodes"
     if not facts.version:
@@ -56,7 +53,7 @@ def gpu_nodes(facts: "HostFacts") -> Check:
     return ok(name, f"{listed(wanted)} of major {major}")
 
 
-def unified_memory(facts: "HostFacts") -> Check:
+def unified_memory(facts: HostFacts) -> Check:
     """Check nvidia-uvm: loaded, and its nodes of its major, which changes from boot to boot."""
     name = "nvidia-uvm"
     if not facts.version:
@@ -78,7 +75,7 @@ def unified_memory(facts: "HostFacts") -> Check:
     return ok(name, f"loaded, major {major}")
 
 
-def modeset_node(facts: "HostFacts") -> Check:
+def modeset_node(facts: HostFacts) -> Check:
     """Check nvidia-modeset, which only graphics and display need."""
     name = "nvidia-modeset"
     if not facts.version:
@@ -98,7 +95,7 @@ def modeset_node(facts: "HostFacts") -> Check:
     )
 
 
-def capability_nodes(facts: "HostFacts") -> Check:
+def capability_nodes(facts: HostFacts) -> Check:
     """Check that the nodes of MIG and its like have today's major."""
     name = "capability-nodes"
     directory = f"{facts.config.dev_root.rstrip('/')}/{CAPS}"
@@ -121,7 +118,7 @@ def capability_nodes(facts: "HostFacts") -> Check:
     return ok(name, f"{len(nodes)} of major {major}")
 
 
-def node_permissions(facts: "HostFacts") -> Check:
+def node_permissions(facts: HostFacts) -> Check:
     """Tell whether a user in a container may open the nodes, as far as their modes say."""
     name = "node-permissions"
     if not facts.nodes:
@@ -141,7 +138,7 @@ def node_permissions(facts: "HostFacts") -> Check:
     )
 
 
-def char_links(facts: "HostFacts") -> Check:
+def char_links(facts: HostFacts) -> Check:
     """Check /dev/char: systemd drops a device rule whose number has no link there."""
     name = "char-links"
     if not os.path.isdir(facts.path("/run/systemd/system")):
@@ -165,7 +162,7 @@ def char_links(facts: "HostFacts") -> Check:
     )
 
 
-def _problem(facts: "HostFacts", name: str, major: int, minor: int) -> str | None:
+def _problem(facts: HostFacts, name: str, major: int, minor: int) -> str | None:
     """Return what is wrong with a node, None for nothing."""
     node = facts.nodes.get(name)
     path = f"{facts.config.dev_root.rstrip('/')}/{name}"
@@ -179,7 +176,7 @@ def _problem(facts: "HostFacts", name: str, major: int, minor: int) -> str | Non
     return f"{path} is a {'link' if stat.S_ISLNK(mode) else 'file'}, not a device node"
 
 
-def _remake(facts: "HostFacts", name: str, command: str) -> str:
+def _remake(facts: HostFacts, name: str, command: str) -> str:
     """Return the command that makes nodes; a wrong one must go first."""
     path = f"{facts.config.dev_root.rstrip('/')}/{name}"
     return f"rm {path} && {command}" if os.path.lexists(path) else command

@@ -2,26 +2,22 @@
 
 import os
 import stat
+from collections.abc import Iterable
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
+from nvhook.doctor.facts import HostFacts
 from nvhook.doctor.host_checks import NO_DRIVER
 from nvhook.errors import NvhookError
+from nvhook.formats.cdi_reader import Finding
+from nvhook.formats.cdi_spec import ContainerEdits
 from nvhook.host import cdi_registry, inventory_cache
+from nvhook.host.cdi_registry import Entry, Registry
 from nvhook.host.discovery import discover
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.doctor.facts import HostFacts
-    from nvhook.formats.cdi import ContainerEdits
-    from nvhook.formats.cdi_reader import Finding
-    from nvhook.host.cdi_registry import Entry, Registry
 
 NVIDIA = "nvidia.com/"
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check nvhook's files."""
     return (log_file(facts.config.log_path), inventory(facts), cdi_specs(facts))
 
@@ -55,7 +51,7 @@ def log_file(path: str) -> Check:
     return ok(name, path)
 
 
-def inventory(facts: "HostFacts") -> Check:
+def inventory(facts: HostFacts) -> Check:
     """Tell whether what is remembered of the host is still so."""
     name = "inventory-cache"
     if not facts.version:
@@ -84,7 +80,7 @@ def inventory(facts: "HostFacts") -> Check:
     )
 
 
-def cdi_specs(facts: "HostFacts") -> Check:
+def cdi_specs(facts: HostFacts) -> Check:
     """Compare the CDI specs for NVIDIA's devices with the nodes and files that exist."""
     name = "cdi-specs"
     registry = cdi_registry.load(facts.config.cdi_spec_directories)
@@ -115,13 +111,13 @@ def cdi_specs(facts: "HostFacts") -> Check:
     return ok(name, f"{listed(files)}: {len(entries)} devices, all nodes and files as they are")
 
 
-def _left_out(registry: "Registry") -> "list[Finding]":
+def _left_out(registry: Registry) -> list[Finding]:
     """Return why files of NVIDIA's kinds, or of kinds that can't be told, are left out."""
     kinds = {finding: registry.bad_kinds.get(finding.file, "") for finding in registry.findings}
     return [finding for finding, kind in kinds.items() if not kind or NVIDIA in kind]
 
 
-def _stale(entries: "Iterable[Entry]") -> "Iterable[str]":
+def _stale(entries: Iterable[Entry]) -> Iterable[str]:
     """Yield what one spec says of the host that is not so, each once."""
     every: dict[str, None] = {}
     for entry in entries:
@@ -130,7 +126,7 @@ def _stale(entries: "Iterable[Entry]") -> "Iterable[str]":
     return every
 
 
-def _stale_edits(edits: "ContainerEdits") -> "Iterable[str]":
+def _stale_edits(edits: ContainerEdits) -> Iterable[str]:
     for node in edits.device_nodes:
         path = node.host_path or node.path
         try:

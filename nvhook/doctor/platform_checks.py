@@ -1,6 +1,8 @@
 """WSL 2 and Jetsons: in the place of the checks of NVIDIA's Linux driver and its nodes."""
 
+from nvhook.config import Config
 from nvhook.core.catalog import DEFAULT_CAPABILITIES
+from nvhook.core.inventory import Inventory
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.planner import driver_plan
 from nvhook.core.platforms import NAMES
@@ -9,11 +11,6 @@ from nvhook.doctor.check import Check, failed, listed, not_applicable, ok
 from nvhook.errors import HostError, NvhookError
 from nvhook.host import platforms
 from nvhook.host.driver_texts import list_gpu_directories
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.config import Config
-    from nvhook.core.inventory import Inventory
 
 # What is NVIDIA's Linux driver's, and not these machines'.
 _NOT_HERE = (
@@ -26,7 +23,7 @@ _NOT_HERE = (
 )
 
 
-def checks(config: "Config") -> tuple[Check, ...] | None:
+def checks(config: Config) -> tuple[Check, ...] | None:
     """Check such a machine; None where NVIDIA's driver has the GPUs, or nothing has."""
     platform = platforms.name_of(config.driver_root, config.dev_root, config.sys_root)
     if not platform or list_gpu_directories(config.proc_root):
@@ -47,7 +44,7 @@ def checks(config: "Config") -> tuple[Check, ...] | None:
     )
 
 
-def _libraries(found: "Inventory") -> Check:
+def _libraries(found: Inventory) -> Check:
     name = "driver-libraries"
     try:
         driver_plan(DEFAULT_CAPABILITIES, found, ContainerLayout())
@@ -56,7 +53,7 @@ def _libraries(found: "Inventory") -> Check:
     return ok(name, f"{len(found.libraries)} libraries, {len(found.files)} other files")
 
 
-def _nodes(found: "Inventory") -> Check:
+def _nodes(found: Inventory) -> Check:
     if not found.nodes:
         what = "the device nodes that the lists name"
         return failed("gpu-nodes", "no device node is there", what, "dmesg | grep -i nvgpu")

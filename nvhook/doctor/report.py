@@ -1,6 +1,9 @@
 """All checks of a host or of a container, in the order people should read them."""
 
+from collections.abc import Iterable
+
 from nvhook import config as configuration
+from nvhook.config import Config
 from nvhook.core.layout import ContainerLayout
 from nvhook.create import pipeline, preview
 from nvhook.doctor import (
@@ -17,16 +20,10 @@ from nvhook.doctor import (
     system_checks,
 )
 from nvhook.doctor.check import FAILED, Check, failed, not_checked, ok
+from nvhook.doctor.container import Asked, Running
 from nvhook.errors import ConfigError, ContainerError, FormatError, NvhookError
-from nvhook.formats.oci import container_of, parse_document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvhook.config import Config
-    from nvhook.doctor.container import Asked, Running
-    from nvhook.formats.oci import ContainerConfig
+from nvhook.formats.oci import ContainerConfig, container_of, parse_document
+from nvhook.record import replace
 
 UNKNOWN_CONFIGURATION = "the configuration is not valid: where to look is not known"
 
@@ -84,12 +81,12 @@ def of_bundle(config_path: str | None, bundle: str) -> tuple[Check, ...]:
     )
 
 
-def has_failed(checks: "Iterable[Check]") -> bool:
+def has_failed(checks: Iterable[Check]) -> bool:
     """Tell whether one of the checks has failed."""
     return any(check.status == FAILED for check in checks)
 
 
-def document(checks: "Iterable[Check]") -> dict[str, object]:
+def document(checks: Iterable[Check]) -> dict[str, object]:
     """Return the object that nvhook doctor --json prints."""
     return {
         "checks": [
@@ -105,7 +102,7 @@ def document(checks: "Iterable[Check]") -> dict[str, object]:
     }
 
 
-def _configuration(path: str | None) -> "tuple[Check, Config | None]":
+def _configuration(path: str | None) -> tuple[Check, Config | None]:
     name = "configuration"
     try:
         values = configuration.explicit_values(path)
@@ -114,10 +111,10 @@ def _configuration(path: str | None) -> "tuple[Check, Config | None]":
         return failed(name, error.message, "a valid file, or none", fix), None
     where = path or configuration.DEFAULT_PATH
     saw = f"{where}: {len(values)} settings" if values else "every setting has its default"
-    return ok(name, saw), configuration.Config(**values)
+    return ok(name, saw), replace(configuration.DEFAULTS, **values)
 
 
-def _running(config: "Config", pid: int, declared: "ContainerConfig | None") -> tuple[Check, ...]:
+def _running(config: Config, pid: int, declared: ContainerConfig | None) -> tuple[Check, ...]:
     try:
         running = container.Running(pid, declared)
     except ContainerError as error:
@@ -130,9 +127,7 @@ def _running(config: "Config", pid: int, declared: "ContainerConfig | None") -> 
         return _has_what_it_asked_for(config, running, asked)
 
 
-def _has_what_it_asked_for(
-    config: "Config", running: "Running", asked: "Asked"
-) -> tuple[Check, ...]:
+def _has_what_it_asked_for(config: Config, running: Running, asked: Asked) -> tuple[Check, ...]:
     first = container_checks.request(asked)
     if asked.outcome is None:
         return (first,)

@@ -3,13 +3,10 @@
 import os
 
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok, warning
+from nvhook.doctor.facts import HostFacts
 from nvhook.errors import NvhookError
 from nvhook.host.driver_texts import read_text
 from nvhook.kernel import features, mountinfo
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.doctor.facts import HostFacts
 
 _MODES = {
     features.V1: "v1: devices.list decides about devices",
@@ -18,7 +15,7 @@ _MODES = {
 }
 
 
-def checks(facts: "HostFacts") -> tuple[Check, ...]:
+def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check the machine below the driver."""
     try:
         mounts = mountinfo.read(containing=b" - cgroup")
@@ -64,7 +61,7 @@ def kernel_features(cgroup2: str | None) -> Check:
     )
 
 
-def jit_hardening(facts: "HostFacts", mode: str) -> Check:
+def jit_hardening(facts: HostFacts, mode: str) -> Check:
     """Tell whether the kernel hides the constants of device programs."""
     name = "bpf-jit-harden"
     if mode == features.V1:
@@ -83,7 +80,7 @@ def jit_hardening(facts: "HostFacts", mode: str) -> Check:
     )
 
 
-def selinux(facts: "HostFacts") -> Check:
+def selinux(facts: HostFacts) -> Check:
     """Tell whether SELinux keeps containers from device nodes."""
     enforce = read_text(facts.path("/sys/fs/selinux/enforce"), 16)
     if enforce is None:
@@ -101,7 +98,7 @@ def selinux(facts: "HostFacts") -> Check:
     )
 
 
-def apparmor(facts: "HostFacts") -> Check:
+def apparmor(facts: HostFacts) -> Check:
     """Tell whether AppArmor is there; the engines' own profiles do not restrict GPU nodes."""
     enabled = read_text(facts.path("/sys/module/apparmor/parameters/enabled"), 16) or ""
     if not enabled.startswith("Y"):

@@ -8,6 +8,7 @@ import sys
 
 from nvhook.errors import NvhookError, RequestError, UnsupportedError, one_line
 from nvhook.log import Log
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
         changes["device_rules"] = False
     if "--no-cntlibs" in call.options or call.options.get("--cuda-compat-mode") == "disabled":
         changes["cuda_forward_compatibility"] = False
-    settings = settings.replace(**changes)
+    settings = replace(settings, **changes)
     log.configure(settings.log_path, settings.log_level)
     if call.command == "configure":
         _configure(call, settings, log)
@@ -212,7 +213,7 @@ def _list(call: Call, inventory: "Inventory") -> None:
 
 def _list_nodes(devices: str, inventory: "Inventory") -> None:
     from nvhook.core.catalog import CONTROL_NODES
-    from nvhook.core.mig import node_names
+    from nvhook.core.mig_plans import node_names
     from nvhook.core.request import parse_devices
     from nvhook.core.selection import select
 

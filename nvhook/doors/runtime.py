@@ -5,12 +5,12 @@ those it runs this, waits, and then becomes the real runtime: same arguments, en
 Here only the bundle's config.json is edited, in one step; on failure it is as it was.
 """
 
-import _stat as stat
 import posix
 import sys
 import time
 
 from nvhook import config as configuration
+from nvhook._native import call, lib
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
@@ -20,8 +20,8 @@ from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
 from nvhook.formats.oci_edit import Additions, add
-from nvhook.kernel.replace import replace_file
 from nvhook.log import Log
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def edit_bundle(
         options = ["--config", config_path] if config_path else []
         command = ["nvhook", "hook", STAGE, "--delegated", *options]
         hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
-        additions += Additions(hooks=[(STAGE, hook)])
+        additions += Additions(hooks=((STAGE, hook),))
     text = add(data.decode(), document, additions, is_gpu_hook)
     _replace(config_json, text.encode())
     log.info("edited", devices=len(additions.devices), source=request.source)
@@ -116,7 +116,7 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         if request.needs_driver:
             # The hook reads the request again: a spec's NVIDIA_VISIBLE_DEVICES=void would be it.
             env = [entry for entry in given.env if not entry.startswith(REQUEST_PREFIX)]
-            given = given.replace(env=env)
+            given = replace(given, env=tuple(env))
         additions += given
     if request.needs_driver:
         mounts, layout = settings.handler_mounts, ContainerLayout()
@@ -139,8 +139,8 @@ def _replace(path: str, data: bytes) -> None:
         status = posix.stat(path)
         parent = posix.open(directory or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         try:
-            owner = status.st_uid, status.st_gid
-            replace_file(parent, name, data, stat.S_IMODE(status.st_mode), owner)
+            owner = status.st_mode, status.st_uid, status.st_gid
+            call(lib.nvh_replace_file, parent, name.encode(), data, len(data), *owner)
         finally:
             posix.close(parent)
     except OSError as error:

@@ -7,13 +7,10 @@ of it; and it needs a change of the main file (``imports``) anyway. The main fil
 
 from nvhook.engines import toml_edit
 from nvhook.engines.registration import Registration
+from nvhook.engines.toml_edit import Assignment, Keys
 from nvhook.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.engines.toml_edit import Assignment, Keys
-
-    Table = dict[str, object]
+Table = dict[str, object]
 
 DEFAULT_FILE = "/etc/containerd/config.toml"
 NEWEST_VERSION = 4
@@ -130,7 +127,7 @@ def _is_toml(text: str) -> bool:
     return True
 
 
-def _section(document: "Table", file: str) -> str:
+def _section(document: Table, file: str) -> str:
     """Return the name of the CRI runtime plugin's section.
 
     From version 3 on there is one name; ``grpc.v1.cri`` is another plugin there. containerd 2 reads
@@ -153,7 +150,7 @@ def _section(document: "Table", file: str) -> str:
     return _V2 if version == 2 else _V1
 
 
-def _runtime(document: "Table", cri: "Keys", wanted: Registration, file: str) -> "list[Assignment]":
+def _runtime(document: Table, cri: Keys, wanted: Registration, file: str) -> list[Assignment]:
     runtimes = (*cri, "containerd", "runtimes")
     keys = (*runtimes, wanted.runtime_name)
     assignments: list[Assignment] = []
@@ -184,7 +181,7 @@ def _runtime(document: "Table", cri: "Keys", wanted: Registration, file: str) ->
     return assignments
 
 
-def _model(document: "Table", cri: "Keys") -> "Table":
+def _model(document: Table, cri: Keys) -> Table:
     """Return the entry to take settings from: runc's, or the default one's if that is runc, too.
 
     Without runc's SystemdCgroup a container would get its cgroup from the wrong driver.
@@ -198,12 +195,12 @@ def _model(document: "Table", cri: "Keys") -> "Table":
     return {}
 
 
-def _settings(entry: object) -> "Table":
+def _settings(entry: object) -> Table:
     """Return the settings of an entry but for those at the zero value, which say nothing."""
     return {key: value for key, value in entry.items() if value} if isinstance(entry, dict) else {}
 
 
-def _cdi(document: "Table", cri: "Keys", wanted: bool) -> "list[Assignment]":
+def _cdi(document: Table, cri: Keys, wanted: bool) -> list[Assignment]:
     if not wanted:
         return []
     assignments: list[Assignment] = []
@@ -219,7 +216,7 @@ def _cdi(document: "Table", cri: "Keys", wanted: bool) -> "list[Assignment]":
     return assignments
 
 
-def _had_cdi(earlier: "Table", document: "Table", cri: "Keys") -> bool:
+def _had_cdi(earlier: Table, document: Table, cri: Keys) -> bool:
     """Say whether nvhook's own lines have switched CDI on before."""
     return any(
         toml_edit.lookup(earlier, (*cri, key)) != toml_edit.lookup(document, (*cri, key))

@@ -1,13 +1,10 @@
 """A drop-in for CRI-O: /etc/crio/crio.conf.d/99-nvhook.conf. Other files are only read."""
 
+from collections.abc import Sequence
+
 from nvhook.engines import toml_edit
 from nvhook.engines.registration import Registration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.engines.toml_edit import Assignment
+from nvhook.engines.toml_edit import Assignment
 
 DEFAULT_FILE = "/etc/crio/crio.conf.d/99-nvhook.conf"
 MAIN_FILE = "/etc/crio/crio.conf"
@@ -18,7 +15,7 @@ _DEFAULT = (*_RUNTIME, "default_runtime")
 
 
 def register(
-    text: str | None, wanted: Registration, file: str, others: "Sequence[tuple[str, str]]" = ()
+    text: str | None, wanted: Registration, file: str, others: Sequence[tuple[str, str]] = ()
 ) -> str:
     """Return the drop-in with the runtime; a text that has it already is returned as it is.
 
@@ -49,7 +46,7 @@ def unregister(text: str, file: str) -> str | None:
     return toml_edit.unregister(text)
 
 
-def conflicts(others: "Sequence[tuple[str, str]]", wanted: Registration, file: str) -> list[str]:
+def conflicts(others: Sequence[tuple[str, str]], wanted: Registration, file: str) -> list[str]:
     """Return what other files say about the same runtime and the default.
 
     CRI-O reads crio.conf, then crio.conf.d in the order of names; the last one counts.
@@ -77,7 +74,7 @@ def _read_after(other: str, file: str) -> bool:
     return other_directory == directory and other_name > name
 
 
-def _monitor_path(others: "Sequence[tuple[str, str]]") -> str | None:
+def _monitor_path(others: Sequence[tuple[str, str]]) -> str | None:
     path = None
     for other, text in others:
         document = toml_edit.parse(text, other)

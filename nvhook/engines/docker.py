@@ -6,13 +6,12 @@ dockerd reads "path" and the like of an entry and passes over the rest (20.10 to
 A null that was there before could not be told from that, and is refused.
 """
 
+import json
+
 from nvhook.engines import json_edit
+from nvhook.engines.json_edit import Keys, Tree
 from nvhook.engines.registration import Registration
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.engines.json_edit import Keys, Tree
 
 DEFAULT_FILE = "/etc/docker/daemon.json"
 KEPT = "nvhook-before"
@@ -140,7 +139,7 @@ def _kept(text: str, file: str) -> tuple[str, dict[str, str]] | None:
     return None
 
 
-def _put(body: str, before: dict[str, str], keys: "Keys", tree: "Tree") -> str:
+def _put(body: str, before: dict[str, str], keys: Keys, tree: Tree) -> str:
     """Set a member of an object that is there."""
     found = json_edit.members(body, keys[:-1])
     if found == []:  # only the root: other objects are rendered whole
@@ -181,11 +180,11 @@ def _take_back(
     return body if json_edit.members(body, keys[:1]) else _restore(body, keys[:1], before[names[0]])
 
 
-def _restore(body: str, keys: "Keys", old: str) -> str:
+def _restore(body: str, keys: Keys, old: str) -> str:
     return json_edit.remove(body, keys) if old == _ABSENT else json_edit.replace(body, keys, old)
 
 
-def _value(body: str, keys: "Keys") -> str | None:
+def _value(body: str, keys: Keys) -> str | None:
     return json_edit.raw(body, keys) if body.strip() else None
 
 
@@ -194,6 +193,4 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    import json
-
     return json.dumps(text, ensure_ascii=False)

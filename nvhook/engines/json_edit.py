@@ -4,37 +4,31 @@
 its exact inverse. Everything works on texts and paths, a path being the keys from the root.
 """
 
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
 
 from nvhook.errors import ConfigError
-from nvhook.record import Record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Final, NoReturn
-
-    Keys = tuple[str, ...]
-    # What render writes: a JSON text as it stands, or an object of such.
-    Tree = str | Mapping[str, "Tree"]
+Keys = tuple[str, ...]
+# What render writes: a JSON text as it stands, or an object of such.
+Tree = str | Mapping[str, "Tree"]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 DEFAULT_INDENT = "    "
 
 
-class Member(Record):
+@dataclass(frozen=True, slots=True)
+class Member:
     """Where a member of an object stands: offsets of its key and its value in the text."""
 
-    __slots__ = ("key", "key_end", "start", "value_end", "value_start")
-
-    def __init__(
-        self, key: str, start: int, key_end: int, value_start: int, value_end: int
-    ) -> None:
-        self.key: Final = key
-        self.start: Final = start
-        self.key_end: Final = key_end
-        self.value_start: Final = value_start
-        self.value_end: Final = value_end
+    key: str
+    start: int
+    key_end: int
+    value_start: int
+    value_end: int
 
 
 def parse(text: str, file: str) -> object:
@@ -42,8 +36,6 @@ def parse(text: str, file: str) -> object:
 
     Raises: ConfigError with file, line and reason.
     """
-    import json
-
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
@@ -57,26 +49,26 @@ def parse(text: str, file: str) -> object:
         raise ConfigError(f"{file}: a number has too many digits") from None
 
 
-def members(text: str, keys: "Keys" = ()) -> list[Member] | None:
+def members(text: str, keys: Keys = ()) -> list[Member] | None:
     """Return the members of the object at keys, None if there is no object."""
     at = _value_start(text, keys)
     return None if at is None or text[at] != "{" else _members(text, at)
 
 
-def raw(text: str, keys: "Keys" = ()) -> str | None:
+def raw(text: str, keys: Keys = ()) -> str | None:
     """Return the value at keys as it is written, None if it is not there."""
     start = _value_start(text, keys)
     return None if start is None else text[start : _value_end(text, start)]
 
 
-def replace(text: str, keys: "Keys", value: str) -> str:
+def replace(text: str, keys: Keys, value: str) -> str:
     """Return the text with another value at keys, which must be there."""
     start = _value_start(text, keys)
     assert start is not None
     return text[:start] + value + text[_value_end(text, start) :]
 
 
-def insert(text: str, keys: "Keys", tree: "Tree") -> str:
+def insert(text: str, keys: Keys, tree: Tree) -> str:
     """Return the text with a new last member keys[-1] in the object keys[:-1].
 
     The object must be there, not empty, and must not have the member.
@@ -94,7 +86,7 @@ def insert(text: str, keys: "Keys", tree: "Tree") -> str:
     return text[: last.value_end] + member + text[last.value_end :]
 
 
-def remove(text: str, keys: "Keys") -> str:
+def remove(text: str, keys: Keys) -> str:
     """Return the text without a member, which must be there; an object left empty is ``{}``."""
     found = members(text, keys[:-1])
     assert found
@@ -106,7 +98,7 @@ def remove(text: str, keys: "Keys") -> str:
     return text[: found[number - 1].value_end] + text[found[number].value_end :]
 
 
-def render(tree: "Tree", text: str, indent: str | None, colon: str = ": ") -> str:
+def render(tree: Tree, text: str, indent: str | None, colon: str = ": ") -> str:
     """Return a value as it is written in text: by lines at this indent, None: on one line."""
     if isinstance(tree, str):
         return tree
@@ -119,7 +111,7 @@ def render(tree: "Tree", text: str, indent: str | None, colon: str = ": ") -> st
     return "{" + start + f",{start}".join(pairs) + f"{newline}{indent}" + "}"
 
 
-def indent_of(text: str, keys: "Keys") -> str | None:
+def indent_of(text: str, keys: Keys) -> str | None:
     """Return the indent of the member at keys, None if it shares its line with another."""
     found = members(text, keys[:-1])
     assert found
@@ -140,7 +132,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return value
 
 
-def _constant(name: str) -> "NoReturn":
+def _constant(name: str) -> NoReturn:
     raise _RefusedError(f"{name} is not a number")
 
 
@@ -159,7 +151,7 @@ def _unit(text: str) -> str:
     return before[2] if before[1] and not before[2].strip(" \t") and before[2] else DEFAULT_INDENT
 
 
-def _value_start(text: str, keys: "Keys") -> int | None:
+def _value_start(text: str, keys: Keys) -> int | None:
     at = _skip(text, 0)
     for key in keys:
         if text[at] != "{":
@@ -191,8 +183,6 @@ def _value_end(text: str, start: int) -> int:
 
 
 def _decode(text: str, start: int) -> tuple[object, int]:
-    import json
-
     return json.JSONDecoder().raw_decode(text, start)
 
 
@@ -203,6 +193,4 @@ def _skip(text: str, at: int) -> int:
 
 
 def _string(value: str) -> str:
-    import json
-
     return json.dumps(value, ensure_ascii=False)

@@ -3,6 +3,8 @@
 Source: nvidia-container-stack reference, section 1.4.
 """
 
+from __future__ import annotations
+
 import sys
 
 from nvhook.errors import ConfigError
@@ -127,7 +129,7 @@ def _take_compat_mode(value: object, values: dict[str, object], notes: list[str]
         )
 
 
-def _convert(kind: str, value: object) -> "bool | str | list[str] | None":
+def _convert(kind: str, value: object) -> bool | str | list[str] | None:
     shape = {"opposite": FLAG_SHAPE, "comma": TEXT_SHAPE}.get(kind, kind)
     plain = shaped(shape, value)
     if kind == "opposite" and plain is not None:

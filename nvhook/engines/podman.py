@@ -1,14 +1,12 @@
 """podman: a hook file that CRI-O reads as well, or a runtime in containers.conf.d."""
 
+import json
+from collections.abc import Sequence
+
 from nvhook.engines import json_edit, toml_edit
 from nvhook.engines.registration import Registration
+from nvhook.engines.toml_edit import Assignment
 from nvhook.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.engines.toml_edit import Assignment
 
 HOOK_DIRECTORIES = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 HOOK_FILE = f"{HOOK_DIRECTORIES[0]}/oci-nvhook.json"
@@ -25,8 +23,6 @@ _RUNTIME = ("engine", "runtime")
 
 def hook_text(launcher: str) -> str:
     """Return the hook file for the launcher at this path."""
-    import json
-
     return f"""{{
   "version": "1.0.0",
   "hook": {{
@@ -64,7 +60,7 @@ def unregister_hook(text: str, file: str) -> None:
         )
 
 
-def hook_conflicts(others: "Sequence[tuple[str, str]]") -> list[str]:
+def hook_conflicts(others: Sequence[tuple[str, str]]) -> list[str]:
     """Return which other hook files, (name, text), would inject GPUs a second time."""
     found = []
     for other, text in others:

@@ -7,24 +7,21 @@ library that writes a text from parsed values would need a copy of the original 
 """
 
 import copy
+import json
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nvhook.errors import ConfigError
-from nvhook.record import Record
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Final
-
-    Keys = tuple[str, ...]
-    Assignment = tuple[Keys, object]
+Keys = tuple[str, ...]
+Assignment = tuple[Keys, object]
 
 MARK = "# by nvhook configure"
 WAS = "#nvhook-was: "
@@ -41,19 +38,17 @@ _TOKEN = re.compile(
 )
 
 
-class _Statement(Record):
+@dataclass(frozen=True, slots=True)
+class _Statement:
     """A table's header or a key with its value: its keys from the root, its lines (from 0).
 
     ``written`` is the key as it stands there, empty for a header.
     """
 
-    __slots__ = ("first", "keys", "last", "written")
-
-    def __init__(self, keys: "Keys", written: str, first: int, last: int) -> None:
-        self.keys: Final = keys
-        self.written: Final = written
-        self.first: Final = first
-        self.last: Final = last
+    keys: Keys
+    written: str
+    first: int
+    last: int
 
     @property
     def is_header(self) -> bool:
@@ -77,7 +72,7 @@ def parse(text: str, file: str) -> dict[str, object]:
         raise ConfigError(f"{file}: nested too deeply") from None
 
 
-def lookup(document: dict[str, object], keys: "Keys") -> object:
+def lookup(document: dict[str, object], keys: Keys) -> object:
     """Return the value at keys, None if it is not there."""
     value: object = document
     for key in keys:
@@ -87,7 +82,7 @@ def lookup(document: dict[str, object], keys: "Keys") -> object:
     return value
 
 
-def table(document: dict[str, object], keys: "Keys") -> dict[str, object]:
+def table(document: dict[str, object], keys: Keys) -> dict[str, object]:
     """Return the table at keys, an empty one if it is not there."""
     value = lookup(document, keys)
     return value if isinstance(value, dict) else {}
@@ -110,7 +105,7 @@ def unregister(text: str) -> str | None:
     return None if made and not before.strip() else before
 
 
-def assign(text: str | None, assignments: "Sequence[Assignment]", file: str) -> str:
+def assign(text: str | None, assignments: Sequence[Assignment], file: str) -> str:
     """Return the text with each key set to its (last) value, and no other change in meaning.
 
     Raises: ConfigError, also where a table's form (inline, dotted) leaves no line to change.
@@ -146,7 +141,7 @@ def _is_ours(line: str) -> bool:
     return body.endswith(MARK) or body == CREATED
 
 
-def _put(document: dict[str, object], keys: "Keys", value: object, file: str) -> None:
+def _put(document: dict[str, object], keys: Keys, value: object, file: str) -> None:
     place = document
     for depth, key in enumerate(keys[:-1], 1):
         inner = place.setdefault(key, {})
@@ -156,7 +151,7 @@ def _put(document: dict[str, object], keys: "Keys", value: object, file: str) ->
     place[keys[-1]] = copy.deepcopy(value)
 
 
-def _rewrite(text: str, assignments: "Sequence[Assignment]", file: str) -> str:
+def _rewrite(text: str, assignments: Sequence[Assignment], file: str) -> str:
     lines: list[str] = _LINE.findall(text)
     statements = _statements(text)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
@@ -195,7 +190,7 @@ def _join(lines: list[str], end: str, ends: bool) -> str:
     return text if ends else text.removesuffix(end)
 
 
-def _find(statements: list[_Statement], keys: "Keys", is_header: bool) -> int | None:
+def _find(statements: list[_Statement], keys: Keys, is_header: bool) -> int | None:
     for number, statement in enumerate(statements):
         if statement.keys == keys and statement.is_header == is_header:
             return number
@@ -243,7 +238,7 @@ def _statements(text: str) -> list[_Statement]:
         number = last
 
 
-def _keys(text: str, at: int) -> "tuple[Keys, int]":
+def _keys(text: str, at: int) -> tuple[Keys, int]:
     """Return a dotted key and where it ends."""
     keys: list[str] = []
     while True:
@@ -275,8 +270,6 @@ def _key(name: str) -> str:
 
 
 def _string(value: str) -> str:
-    import json
-
     # A JSON string is a TOML string, but for DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -4,27 +4,29 @@ A file is JSON or YAML by its extension. Types follow the Go library, which read
 decoder: a number may stand for a text (``name: 0``), null for an absent field.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats import json_text, yaml_text
-from nvhook.formats.cdi import (
+from nvhook.formats.cdi_rules import violations
+from nvhook.formats.cdi_spec import (
     MAX_SIZE,
     NO_EDITS,
+    CdiDevice,
+    CdiDeviceNode,
+    CdiMount,
     ContainerEdits,
-    Device,
-    DeviceNode,
     Hook,
     IntelRdt,
-    Mount,
     NetDevice,
     Spec,
 )
-from nvhook.formats.cdi_rules import violations
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final, TypeVar
+    from typing import TypeVar
 
     Item = TypeVar("Item")
 
@@ -33,15 +35,13 @@ _UINT32 = (1 << 32) - 1
 _INT64 = (1 << 63) - 1
 
 
-class Finding(Record):
+@record
+class Finding:
     """A violation: ``path`` is the place inside the document, empty for the whole file."""
 
-    __slots__ = ("file", "path", "reason")
-
-    def __init__(self, file: str, path: str, reason: str) -> None:
-        self.file: Final = file
-        self.path: Final = path
-        self.reason: Final = reason
+    file: str
+    path: str
+    reason: str
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.file, self.path, self.reason) if part)
@@ -112,9 +112,9 @@ class _Reader:
             edits=self._edits(fields.get("containerEdits"), "containerEdits"),
         )
 
-    def _device(self, value: object, path: str) -> Device:
+    def _device(self, value: object, path: str) -> CdiDevice:
         fields = self._object(value, path, ("name", "annotations", "containerEdits"))
-        return Device(
+        return CdiDevice(
             name=self._text(fields, "name", path),
             annotations=self._annotations(fields, path),
             edits=self._edits(fields.get("containerEdits"), f"{path}.containerEdits"),
@@ -143,7 +143,7 @@ class _Reader:
             additional_gids=self._items(fields, "additionalGids", path, self._gid),
         )
 
-    def _node(self, value: object, path: str) -> DeviceNode:
+    def _node(self, value: object, path: str) -> CdiDeviceNode:
         known = (
             "path",
             "hostPath",
@@ -156,7 +156,7 @@ class _Reader:
             "gid",
         )
         fields = self._object(value, path, known)
-        return DeviceNode(
+        return CdiDeviceNode(
             path=self._text(fields, "path", path),
             host_path=self._text(fields, "hostPath", path),
             type=self._text(fields, "type", path),
@@ -184,9 +184,9 @@ class _Reader:
             timeout=self._number(fields, "timeout", path),
         )
 
-    def _mount(self, value: object, path: str) -> Mount:
+    def _mount(self, value: object, path: str) -> CdiMount:
         fields = self._object(value, path, ("hostPath", "containerPath", "options", "type"))
-        return Mount(
+        return CdiMount(
             host_path=self._text(fields, "hostPath", path),
             container_path=self._text(fields, "containerPath", path),
             options=self._texts(fields, "options", path),
@@ -243,8 +243,8 @@ class _Reader:
         fields: dict[str, object],
         key: str,
         path: str,
-        read_item: "Callable[[object, str], Item]",
-    ) -> "tuple[Item, ...]":
+        read_item: Callable[[object, str], Item],
+    ) -> tuple[Item, ...]:
         where = _join(path, key)
         value = fields.get(key)
         if value is None:

@@ -3,18 +3,21 @@
 Source: the checks of the Go library (pkg/cdi, pkg/parser 1.1), stricter than the JSON schema.
 """
 
-from nvhook.formats.cdi import HOOK_NAMES, VERSIONS, minimum_version
+from __future__ import annotations
+
+from nvhook.formats.cdi_spec import HOOK_NAMES, VERSIONS, minimum_version
+from nvhook.record import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nvhook.formats.cdi import (
+    from nvhook.formats.cdi_spec import (
+        CdiDeviceNode,
+        CdiMount,
         ContainerEdits,
-        DeviceNode,
         Hook,
         IntelRdt,
-        Mount,
         NetDevice,
         Spec,
     )
@@ -29,7 +32,7 @@ _NODE_TYPES = ("", "b", "c", "u", "p")
 _MAX_ANNOTATIONS = 256 << 10
 
 
-def violations(spec: "Spec") -> "Violations":
+def violations(spec: Spec) -> Violations:
     """Yield (place inside the document, reason) for everything that is wrong."""
     yield from _version(spec)
     yield from _kind(spec.kind)
@@ -74,7 +77,7 @@ def _is_name(name: str, first: frozenset[str], inside: frozenset[str]) -> bool:
     return bool(name) and name[0] in first and name[-1] in _ALPHANUMERIC and inside.issuperset(name)
 
 
-def _version(spec: "Spec") -> "Violations":
+def _version(spec: Spec) -> Violations:
     order = [version for version, _ in VERSIONS]
     version = spec.version.removeprefix("v")
     if version not in order:
@@ -85,7 +88,7 @@ def _version(spec: "Spec") -> "Violations":
         yield "cdiVersion", f"{spec.version} does not have all that is used here: {needed} does"
 
 
-def _kind(kind: str) -> "Violations":
+def _kind(kind: str) -> Violations:
     vendor, slash, device_class = kind.partition("/")
     if not slash:
         yield "kind", f"{kind!r} is not a vendor and a class: nvidia.com/gpu"
@@ -95,7 +98,7 @@ def _kind(kind: str) -> "Violations":
             yield "kind", f"{name!r} is no {what}: a letter first, letters, digits, _ - . inside"
 
 
-def _annotations(annotations: "Mapping[str, str]", path: str) -> "Violations":
+def _annotations(annotations: Mapping[str, str], path: str) -> Violations:
     """Check as Kubernetes does; the Go library (1.1.2) has the rule, too, but never comes to it."""
     for key in annotations:
         prefix, slash, name = key.rpartition("/")
@@ -113,12 +116,12 @@ def _is_subdomain(text: str) -> bool:
     return len(text) <= 253 and all(_is_name(label, _ALPHANUMERIC, inside) for label in labels)
 
 
-def _parts(edits: "ContainerEdits") -> tuple[object, ...]:
+def _parts(edits: ContainerEdits) -> tuple[object, ...]:
     rdt = edits.intel_rdt is not None
-    return (*[getattr(edits, name) for name in edits.__slots__ if name != "intel_rdt"], rdt)
+    return (*[value for name, value in fields(edits).items() if name != "intel_rdt"], rdt)
 
 
-def _edits(edits: "ContainerEdits", path: str) -> "Violations":
+def _edits(edits: ContainerEdits, path: str) -> Violations:
     yield from _env(edits.env, f"{path}.env")
     for index, node in enumerate(edits.device_nodes):
         yield from _node(node, f"{path}.deviceNodes[{index}]")
@@ -131,13 +134,13 @@ def _edits(edits: "ContainerEdits", path: str) -> "Violations":
     yield from _net_devices(edits.net_devices, f"{path}.netDevices")
 
 
-def _env(env: tuple[str, ...], path: str) -> "Violations":
+def _env(env: tuple[str, ...], path: str) -> Violations:
     for index, entry in enumerate(env):
         if entry.find("=") <= 0:
             yield f"{path}[{index}]", f"{entry!r} is not NAME=value"
 
 
-def _node(node: "DeviceNode", path: str) -> "Violations":
+def _node(node: CdiDeviceNode, path: str) -> Violations:
     if not node.path:
         yield f"{path}.path", "is missing"
     if node.type not in _NODE_TYPES:
@@ -149,7 +152,7 @@ def _node(node: "DeviceNode", path: str) -> "Violations":
         yield f"{path}.permissions", f"{node.permissions!r} is not some of r, w, m, or none"
 
 
-def _hook(hook: "Hook", path: str) -> "Violations":
+def _hook(hook: Hook, path: str) -> Violations:
     if hook.hook_name not in HOOK_NAMES:
         yield f"{path}.hookName", f"{hook.hook_name!r} is not one of {', '.join(HOOK_NAMES)}"
     if not hook.path:
@@ -157,14 +160,14 @@ def _hook(hook: "Hook", path: str) -> "Violations":
     yield from _env(hook.env, f"{path}.env")
 
 
-def _mount(mount: "Mount", path: str) -> "Violations":
+def _mount(mount: CdiMount, path: str) -> Violations:
     if not mount.host_path:
         yield f"{path}.hostPath", "is missing"
     if not mount.container_path:
         yield f"{path}.containerPath", "is missing"
 
 
-def _rdt(rdt: "IntelRdt", path: str) -> "Violations":
+def _rdt(rdt: IntelRdt, path: str) -> Violations:
     name = rdt.clos_id
     if name == "/":  # the root group
         return
@@ -172,7 +175,7 @@ def _rdt(rdt: "IntelRdt", path: str) -> "Violations":
         yield f"{path}.closID", "is not the name of a file"
 
 
-def _net_devices(devices: "tuple[NetDevice, ...]", path: str) -> "Violations":
+def _net_devices(devices: tuple[NetDevice, ...], path: str) -> Violations:
     seen: dict[tuple[str, str], int] = {}
     for index, device in enumerate(devices):
         names = (("hostInterfaceName", device.host_interface_name), ("name", device.name))

@@ -1,20 +1,29 @@
 """CDI specs as text: JSON and YAML."""
 
+from __future__ import annotations
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvhook.formats.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Spec
+    from nvhook.formats.cdi_spec import (
+        CdiDeviceNode,
+        CdiMount,
+        ContainerEdits,
+        Hook,
+        IntelRdt,
+        Spec,
+    )
 
 
-def dump_json(spec: "Spec") -> str:
+def dump_json(spec: Spec) -> str:
     """Return a spec as JSON text."""
     import json
 
     return json.dumps(_document(spec), indent=2, ensure_ascii=False) + "\n"
 
 
-def dump_yaml(spec: "Spec") -> str:
+def dump_yaml(spec: Spec) -> str:
     """Return a spec as YAML text."""
     import yaml
 
@@ -26,7 +35,7 @@ def dump_yaml(spec: "Spec") -> str:
     return text
 
 
-def _document(spec: "Spec") -> dict[str, object]:
+def _document(spec: Spec) -> dict[str, object]:
     devices = [
         {
             "name": device.name,
@@ -44,12 +53,12 @@ def _document(spec: "Spec") -> dict[str, object]:
     }
 
 
-def _filled(fields: "Mapping[str, object]") -> dict[str, object]:
+def _filled(fields: Mapping[str, object]) -> dict[str, object]:
     """Leave out what has no value; 0 is a value."""
     return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
 
 
-def _edits(edits: "ContainerEdits") -> dict[str, object]:
+def _edits(edits: ContainerEdits) -> dict[str, object]:
     rdt = edits.intel_rdt
     return _filled(
         {
@@ -66,7 +75,7 @@ def _edits(edits: "ContainerEdits") -> dict[str, object]:
     ) | ({} if rdt is None else {"intelRdt": _rdt(rdt)})
 
 
-def _node(node: "DeviceNode") -> dict[str, object]:
+def _node(node: CdiDeviceNode) -> dict[str, object]:
     # A device of major 0 does not exist, and a minor says something only beside its major.
     has_number = node.major != 0 or node.minor != 0
     return {
@@ -86,12 +95,12 @@ def _node(node: "DeviceNode") -> dict[str, object]:
     }
 
 
-def _hook(hook: "Hook") -> dict[str, object]:
+def _hook(hook: Hook) -> dict[str, object]:
     optional = {"args": list(hook.args), "env": list(hook.env), "timeout": hook.timeout}
     return {"hookName": hook.hook_name, "path": hook.path, **_filled(optional)}
 
 
-def _mount(mount: "Mount") -> dict[str, object]:
+def _mount(mount: CdiMount) -> dict[str, object]:
     optional = {"options": list(mount.options), "type": mount.type}
     return {
         "hostPath": mount.host_path,
@@ -100,7 +109,7 @@ def _mount(mount: "Mount") -> dict[str, object]:
     }
 
 
-def _rdt(rdt: "IntelRdt") -> dict[str, object]:
+def _rdt(rdt: IntelRdt) -> dict[str, object]:
     fields = _filled(
         {
             "closID": rdt.clos_id,

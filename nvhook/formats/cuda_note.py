@@ -4,16 +4,16 @@ The file is an image's: every number in it is checked before it is used.
 Source: elf.h; nvidia-container-stack reference, appendix E.
 """
 
-from _struct import unpack_from
+from __future__ import annotations
+
+from struct import unpack_from
 
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.formats.elf import Read
 
 SECTION = b".note.cuda.fwd_compatibility"
@@ -28,17 +28,15 @@ _SECTION_BYTES = 64
 _SHT_NOTE = 7
 
 
-class CudaNote(Record):
+@record
+class CudaNote:
     """``drivers``: the branches (550) of the host's drivers it works with; ``cuda``: ``13.1``."""
 
-    __slots__ = ("cuda", "drivers")
-
-    def __init__(self, cuda: str, drivers: tuple[int, ...]) -> None:
-        self.cuda: Final = cuda
-        self.drivers: Final = drivers
+    cuda: str
+    drivers: tuple[int, ...]
 
 
-def read_note(read: "Read") -> CudaNote | None:
+def read_note(read: Read) -> CudaNote | None:
     """Return the note of a 64-bit ELF file, None if it has none; read as in elf.parse_file.
 
     Raises: FormatError.
@@ -65,7 +63,7 @@ def read_note(read: "Read") -> CudaNote | None:
     return CudaNote(cuda, branches)
 
 
-def _section(read: "Read") -> bytes | None:
+def _section(read: Read) -> bytes | None:
     head = read(0, _HEADER_BYTES)
     if len(head) < _HEADER_BYTES or head[:6] != b"\x7fELF\x02\x01":
         raise FormatError("not a little-endian 64-bit ELF file")
@@ -89,7 +87,7 @@ def _section(read: "Read") -> bytes | None:
     return None
 
 
-def _exactly(read: "Read", offset: int, size: int) -> bytes:
+def _exactly(read: Read, offset: int, size: int) -> bytes:
     data = read(offset, size) if offset < 1 << 62 else b""
     if len(data) != size:
         raise FormatError("the ELF file is truncated")

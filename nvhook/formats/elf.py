@@ -4,15 +4,16 @@ Only the headers, the dynamic segment and the strings it names are read: libcuda
 Source: elf.h, System V ABI chapter 5; cache flags: glibc's ldconfig.
 """
 
-from _struct import unpack_from
+from __future__ import annotations
+
+from struct import unpack_from
 
 from nvhook.errors import FormatError
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final
 
     # read(offset, size): up to size bytes, fewer at the end of the file
     Read = Callable[[int, int], bytes]
@@ -49,16 +50,14 @@ _PROGRAM_HEADER = {32: "<IIIxxxxI", 64: "<IxxxxQQxxxxxxxxQ"}
 _PROGRAM_HEADER_BYTES = {32: 32, 64: 56}
 
 
-class ElfLibrary(Record):
+@record
+class ElfLibrary:
     """A shared library or a program; ``soname`` is empty where it has none, ``bits`` 32 or 64."""
 
-    __slots__ = ("bits", "machine", "needed", "soname")
-
-    def __init__(self, soname: str, machine: int, bits: int, needed: tuple[str, ...]) -> None:
-        self.soname: Final = soname
-        self.machine: Final = machine
-        self.bits: Final = bits
-        self.needed: Final = needed
+    soname: str
+    machine: int
+    bits: int
+    needed: tuple[str, ...]
 
 
 def parse(data: bytes) -> ElfLibrary:
@@ -69,7 +68,7 @@ def parse(data: bytes) -> ElfLibrary:
     return parse_file(lambda offset, size: data[offset : offset + size])
 
 
-def parse_file(read: "Read") -> ElfLibrary:
+def parse_file(read: Read) -> ElfLibrary:
     """Read an ELF file piece by piece through ``read(offset, size)``.
 
     Raises: FormatError, and whatever ``read`` raises.
@@ -111,7 +110,7 @@ def cache_flags(library: ElfLibrary) -> int | None:
 
 
 def _dynamic_strings(
-    read: "Read", bits: int, headers: list[tuple[int, ...]], start: int, size: int
+    read: Read, bits: int, headers: list[tuple[int, ...]], start: int, size: int
 ) -> tuple[str, tuple[str, ...]]:
     if size > MAX_DYNAMIC_BYTES:
         raise FormatError("the ELF dynamic segment is too large")
@@ -150,7 +149,7 @@ def _file_offset(headers: list[tuple[int, ...]], address: int) -> int:
     raise FormatError("the ELF dynamic string table is in no loaded segment")
 
 
-def _exactly(read: "Read", offset: int, size: int) -> bytes:
+def _exactly(read: Read, offset: int, size: int) -> bytes:
     # a signed 64-bit offset is what pread takes: anything above is no file position
     data = read(offset, size) if offset < 1 << 62 else b""
     if len(data) != size:
@@ -158,7 +157,7 @@ def _exactly(read: "Read", offset: int, size: int) -> bytes:
     return data
 
 
-def _string(read: "Read", offset: int, available: int) -> str:
+def _string(read: Read, offset: int, available: int) -> str:
     data = read(offset, min(available, MAX_STRING_BYTES)) if 0 < available < 1 << 62 else b""
     end = data.find(0)
     if end < 0:

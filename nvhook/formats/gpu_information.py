@@ -3,13 +3,11 @@
 Source: nvidia.ko's procfs code as seen in the samples of tests/data.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats.proc_driver import is_decimal
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record
 
 UNKNOWN_UUID = "GPU-????????-????-????-????-????????????"
 
@@ -19,23 +17,19 @@ _EXCLUDED_LABELS = ("GPU Excluded", "Blacklisted")
 _LABELS = ("Model", "GPU UUID", "Bus Location", "Device Minor", "Card Type", *_EXCLUDED_LABELS)
 
 
-class GpuInformation(Record):
+@record
+class GpuInformation:
     """What one ``gpus/<bus id>/information`` says.
 
     ``pci_bus_id`` is empty and ``minor`` None where the text lacks them. ``uuid`` holds
     question marks for a GPU that the driver has not initialised yet.
     """
 
-    __slots__ = ("excluded", "minor", "model", "pci_bus_id", "uuid")
-
-    def __init__(
-        self, model: str, uuid: str, pci_bus_id: str, minor: int | None, excluded: bool
-    ) -> None:
-        self.model: Final = model
-        self.uuid: Final = uuid
-        self.pci_bus_id: Final = pci_bus_id
-        self.minor: Final = minor
-        self.excluded: Final = excluded
+    model: str
+    uuid: str
+    pci_bus_id: str
+    minor: int | None
+    excluded: bool
 
 
 def parse_information(text: str) -> tuple[GpuInformation, ...]:

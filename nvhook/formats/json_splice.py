@@ -4,6 +4,8 @@ Parsing and writing again would keep the meaning at best: numbers, escapes, orde
 engine's config.json are its own, and a field nvhook has never heard of is none of its business.
 """
 
+from __future__ import annotations
+
 from _json import encode_basestring_ascii, make_scanner, scanstring
 
 TYPE_CHECKING = False
@@ -25,10 +27,10 @@ class _Plain:
     parse_float = float
     parse_int = int
     parse_constant = float
-    memo: "dict[str, str]" = {}  # noqa: RUF012 - only read by the scanner of old interpreters
+    memo: dict[str, str] = {}  # noqa: RUF012 - only read by the scanner of old interpreters
 
 
-_skip: "Callable[[str, int], tuple[object, int]]" = make_scanner(_Plain())  # type: ignore[arg-type]
+_skip: Callable[[str, int], tuple[object, int]] = make_scanner(_Plain())  # type: ignore[arg-type]
 
 
 def encode(value: object) -> str:
@@ -63,15 +65,15 @@ class Splice:
         self._added: dict[Path, dict[str, object]] = {}  # by the object that gets the members
         self._members: dict[Path, dict[str, tuple[int, int]]] = {}
 
-    def replace(self, path: "Path", index: int, value: object) -> None:
+    def replace(self, path: Path, index: int, value: object) -> None:
         """Put another value in the place of an item of a list."""
         self._changes.append((*self._items(path)[index], encode(value)))
 
-    def remove(self, path: "Path", index: int) -> None:
+    def remove(self, path: Path, index: int) -> None:
         """Take an item out of a list."""
         self._removed.setdefault(path, set()).add(index)
 
-    def append(self, path: "Path", values: "Sequence[object]") -> None:
+    def append(self, path: Path, values: Sequence[object]) -> None:
         """Add items to the end of a list, made with all that leads to it if it is absent."""
         if values:
             self._appended.setdefault(path, []).extend(values)
@@ -92,7 +94,7 @@ class Splice:
             done = end
         return "".join(parts) + self.text[done:]
 
-    def _change_list(self, path: "Path") -> None:
+    def _change_list(self, path: Path) -> None:
         spans = self._items(path)
         removed = self._removed.get(path, set())
         kept = False
@@ -110,7 +112,7 @@ class Splice:
             text = encode(self._appended[path])[1:-1]
             self._changes.append((last, last, "," + text if kept else text))
 
-    def _create(self, path: "Path") -> None:
+    def _create(self, path: Path) -> None:
         """Note a list as a member of the deepest object there is on the way to it."""
         depth = len(path) - 1
         while self._span(path[:depth]) is None:
@@ -120,7 +122,7 @@ class Splice:
             members = members.setdefault(name, {})  # type: ignore[assignment]
         members[path[-1]] = self._appended[path]
 
-    def _add_members(self, path: "Path", members: dict[str, object]) -> None:
+    def _add_members(self, path: Path, members: dict[str, object]) -> None:
         """Put members into an object: in the place of a null of that name, or at its end."""
         there = self._members_of(path)
         new = {name: value for name, value in members.items() if name not in there}
@@ -131,7 +133,7 @@ class Splice:
             text = encode(new)[1:-1]
             self._changes.append((last, last, "," + text if there else text))
 
-    def _span(self, path: "Path") -> tuple[int, int] | None:
+    def _span(self, path: Path) -> tuple[int, int] | None:
         """Return where the value of a path stands, None if it is absent or null."""
         if not path:
             return _blank(self.text, 0), len(self.text)
@@ -140,17 +142,17 @@ class Splice:
         span = self._members_of(path[:-1]).get(path[-1])
         return None if span is None or self.text.startswith("null", span[0]) else span
 
-    def _span_of(self, path: "Path") -> tuple[int, int]:
+    def _span_of(self, path: Path) -> tuple[int, int]:
         span = self._span(path)
         assert span is not None
         return span
 
-    def _members_of(self, path: "Path") -> dict[str, tuple[int, int]]:
+    def _members_of(self, path: Path) -> dict[str, tuple[int, int]]:
         if path not in self._members:
             self._members[path] = dict(_object_members(self.text, self._span_of(path)[0]))
         return self._members[path]
 
-    def _items(self, path: "Path") -> list[tuple[int, int]]:
+    def _items(self, path: Path) -> list[tuple[int, int]]:
         return list(_list_items(self.text, self._span_of(path)[0]))
 
 
@@ -160,7 +162,7 @@ def _blank(text: str, at: int) -> int:
     return at
 
 
-def _object_members(text: str, start: int) -> "Iterator[tuple[str, tuple[int, int]]]":
+def _object_members(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]]:
     at = _blank(text, start + 1)
     while text[at] != "}":
         name, at = scanstring(text, at + 1, False)
@@ -172,7 +174,7 @@ def _object_members(text: str, start: int) -> "Iterator[tuple[str, tuple[int, in
             at = _blank(text, at + 1)
 
 
-def _list_items(text: str, start: int) -> "Iterator[tuple[int, int]]":
+def _list_items(text: str, start: int) -> Iterator[tuple[int, int]]:
     at = _blank(text, start + 1)
     while text[at] != "]":
         _, end = _skip(text, at)

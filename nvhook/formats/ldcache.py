@@ -3,7 +3,9 @@
 Whatever is not understood in a file is a FormatError: the caller then lets ldconfig do the work.
 """
 
-from _struct import iter_unpack
+from __future__ import annotations
+
+from struct import iter_unpack
 
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (
@@ -21,41 +23,29 @@ from nvhook.formats.ldcache_layout import (
     is_extension,
     order,
 )
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record
 
 __all__ = ["MAX_BYTES", "Entry", "LdCache", "parse", "render"]
 
 
-class Entry(Record):
+@record
+class Entry:
     """One library; ``hwcap`` is the raw 64-bit field: see LdCache.subdirectory."""
 
-    __slots__ = ("flags", "hwcap", "name", "osversion", "path")
-
-    def __init__(
-        self, name: str, path: str, flags: int, hwcap: int = 0, osversion: int = 0
-    ) -> None:
-        self.name: Final = name
-        self.path: Final = path
-        self.flags: Final = flags
-        self.hwcap: Final = hwcap
-        self.osversion: Final = osversion
+    name: str
+    path: str
+    flags: int
+    hwcap: int = 0
+    osversion: int = 0
 
 
-class LdCache(Record):
+@record
+class LdCache:
     """A whole cache: entries in file order, the glibc-hwcaps names they index, who wrote it."""
 
-    __slots__ = ("entries", "generator", "hwcaps")
-
-    def __init__(
-        self, entries: tuple[Entry, ...], hwcaps: tuple[str, ...] = (), generator: str = ""
-    ) -> None:
-        self.entries: Final = entries
-        self.hwcaps: Final = hwcaps
-        self.generator: Final = generator
+    entries: tuple[Entry, ...]
+    hwcaps: tuple[str, ...] = ()
+    generator: str = ""
 
     def subdirectory(self, entry: Entry) -> str:
         """Return the entry's glibc-hwcaps subdirectory (``x86-64-v3``), empty for a plain entry.
@@ -107,7 +97,7 @@ def render(cache: LdCache) -> bytes:
     return assemble(b"".join(rows), strings, hwcaps, encode(cache.generator), LITTLE_ENDIAN)
 
 
-def _position(cache: LdCache, entry: Entry) -> "tuple[object, ...]":
+def _position(cache: LdCache, entry: Entry) -> tuple[object, ...]:
     """Return a sort key: an entry's place in the loader's order."""
     # Higher flags first; then glibc-hwcaps by name, before the old hwcaps with more and higher
     # bits, before plain entries.

@@ -7,7 +7,9 @@ string offsets from the new header.
 Source: glibc 2.36, what ldconfig writes and the loader reads.
 """
 
-from _struct import pack, unpack_from
+from __future__ import annotations
+
+from struct import pack, unpack_from
 
 from nvhook.errors import FormatError
 
@@ -144,7 +146,7 @@ class Table:
             key = self._orders[index] = order(name)
         return key
 
-    def _check(self, offsets: "Sequence[int]") -> None:
+    def _check(self, offsets: Sequence[int]) -> None:
         low, high = self.start - self.base, self.end - self.base
         if offsets and not low <= min(offsets) <= max(offsets) < high:
             raise FormatError("the loader cache is broken: a string is outside its table")

@@ -1,6 +1,8 @@
 """Put libraries into a loader cache without reading all of it."""
 
-from _struct import pack
+from __future__ import annotations
+
+from struct import pack
 
 from nvhook.errors import FormatError
 from nvhook.formats.ldcache_layout import (
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     _Insertion: TypeAlias = tuple[int, bytes, int, bytes, bytes]
 
 
-def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:
+def splice(data: bytes, additions: Iterable[tuple[str, str, int]]) -> bytes:
     """Put (name, path, flags) libraries into a cache, as ldconfig would if it found them there.
 
     Plain entries (no hwcap) of the same name and flags give way; of two additions of a name and
@@ -52,7 +54,7 @@ def splice(data: bytes, additions: "Iterable[tuple[str, str, int]]") -> bytes:
     return _merge(table, sorted(removed), inserted)
 
 
-def _merge(table: Table, removed: list[int], inserted: "list[_Insertion]") -> bytes:
+def _merge(table: Table, removed: list[int], inserted: list[_Insertion]) -> bytes:
     """Return the file with rows taken out and plain entries put in, each in front of a row."""
     count = len(table.names)
     growth = ENTRY_BYTES * (len(inserted) - len(removed))

@@ -4,19 +4,28 @@ Unknown fields are ignored, known ones must have the right type. Source: OCI run
 1.0-1.2, and what docker, containerd, podman, runc and crun write (tests/data/oci).
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats import json_text
-from nvhook.record import Record
+from nvhook.record import EMPTY, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from collections.abc import Mapping
 
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 
+# Of variables, annotations and mounts, only these can decide anything: the launcher knows a
+# container again by a digest of them (_native/request.c).
+OBSERVED_VARIABLES = ("NVIDIA_", "CUDA_VERSION", "DOCKER_RESOURCE")  # what names begin with
+OBSERVED_ANNOTATIONS = "cdi.k8s.io/"  # what keys begin with
+OBSERVED_MOUNTS = "/var/run/nvidia-container-devices"  # in destinations
 
-class State(Record):
+
+@record
+class State:
     """The state of a container, as a hook gets it.
 
     ``pid`` is the container's first process, 0 where there is none; ``bundle`` is absolute;
@@ -24,67 +33,33 @@ class State(Record):
     ``root`` is crun's copy of config.json's root.path, otherwise empty.
     """
 
-    __slots__ = ("annotations", "bundle", "id", "pid", "root", "status")
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the name the specification uses
-        pid: int,
-        bundle: str,
-        status: str = "",
-        annotations: dict[str, str] | None = None,
-        root: str = "",
-    ) -> None:
-        self.id: Final = id
-        self.pid: Final = pid
-        self.bundle: Final = bundle
-        self.status: Final = status
-        self.annotations: Final = annotations or {}
-        self.root: Final = root
+    id: str
+    pid: int
+    bundle: str
+    status: str = ""
+    annotations: Mapping[str, str] = EMPTY
+    root: str = ""
 
 
-class ContainerConfig(Record):
+@record
+class ContainerConfig:
     """The part of config.json that decides about GPUs.
 
     ``env`` has the last value of each variable, ordered by the entry that won. ``root_path`` is
     absolute but not resolved: it may contain symbolic links. ``privileged`` means CAP_SYS_ADMIN in
     the bounding set, whatever gave it. ``mounts`` are (source, destination) pairs, ``devices`` the
-    (path, major, minor) of character devices.
+    (path, major, minor) of character devices. Variables, annotations and mounts that are not
+    observed are left out by container_of, so that nothing can come to depend on them.
     """
 
-    __slots__ = (
-        "annotations",
-        "devices",
-        "env",
-        "mounts",
-        "privileged",
-        "root_path",
-        "root_readonly",
-        "rootfs_propagation",
-        "user_namespace",
-    )
-
-    def __init__(
-        self,
-        env: dict[str, str],
-        root_path: str,
-        root_readonly: bool = False,
-        privileged: bool = False,
-        mounts: tuple[tuple[str, str], ...] = (),
-        user_namespace: bool = False,
-        annotations: dict[str, str] | None = None,
-        rootfs_propagation: str = "",
-        devices: tuple[tuple[str, int, int], ...] = (),
-    ) -> None:
-        self.env: Final = env
-        self.root_path: Final = root_path
-        self.root_readonly: Final = root_readonly
-        self.privileged: Final = privileged
-        self.mounts: Final = mounts
-        self.user_namespace: Final = user_namespace
-        self.annotations: Final = annotations or {}
-        self.rootfs_propagation: Final = rootfs_propagation
-        self.devices: Final = devices
+    env: Mapping[str, str]
+    root_path: str
+    privileged: bool = False
+    mounts: tuple[tuple[str, str], ...] = ()
+    user_namespace: bool = False
+    annotations: Mapping[str, str] = EMPTY
+    rootfs_propagation: str = ""
+    devices: tuple[tuple[str, int, int], ...] = ()
 
 
 def parse_state(data: bytes, need_pid: bool = True) -> State:
@@ -156,21 +131,21 @@ def container_of(document: dict[str, object], bundle: str) -> ContainerConfig:
         raise FormatError("config.json has no root.path")
     if not root_path.startswith("/"):
         root_path = f"{bundle}/{root_path}"
-    readonly = root.get("readonly")
-    if readonly is not None and not isinstance(readonly, bool):
-        raise FormatError("config.json: root.readonly is not true or false")
     linux = _member(document, "linux", what)
     namespaces = _list(linux, "namespaces", "config.json: linux")
     return ContainerConfig(
         env=_environment(process),
         root_path=_path(root_path, "config.json: root.path"),
-        root_readonly=bool(readonly),
         privileged="CAP_SYS_ADMIN" in _bounding(process),
         mounts=_mounts(document),
         user_namespace=any(
             _object(item, "config.json: a namespace").get("type") == "user" for item in namespaces
         ),
-        annotations=_annotations(document, what),
+        annotations={
+            key: value
+            for key, value in _annotations(document, what).items()
+            if key.startswith(OBSERVED_ANNOTATIONS)
+        },
         rootfs_propagation=_text(linux, "rootfsPropagation", "config.json: linux"),
         devices=_devices(linux),
     )
@@ -182,7 +157,7 @@ def _environment(process: dict[str, object]) -> dict[str, str]:
         if not isinstance(entry, str):
             raise FormatError("config.json: process.env has an entry that is not a string")
         name, equals, value = entry.partition("=")
-        if equals:
+        if equals and name.startswith(OBSERVED_VARIABLES):
             variables.pop(name, None)  # docker --gpus appends: the last one wins and moves back
             variables[name] = value
     return variables
@@ -205,7 +180,9 @@ def _mounts(document: dict[str, object]) -> tuple[tuple[str, str], ...]:
         destination = _text(mount, "destination", "config.json: a mount")
         if not destination:
             raise FormatError("config.json has a mount without destination")
-        pairs.append((_text(mount, "source", "config.json: a mount"), destination))
+        source = _text(mount, "source", "config.json: a mount")
+        if OBSERVED_MOUNTS in destination:
+            pairs.append((source, destination))
     return tuple(pairs)
 
 

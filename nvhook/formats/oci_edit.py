@@ -1,13 +1,15 @@
 """Additions to a bundle's config.json; everything that is there stays as the engine wrote it."""
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 from nvhook.formats.json_splice import Splice
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Final, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
     Object = dict[str, object]
@@ -18,32 +20,22 @@ _RULES = ("linux", "resources", "devices")
 _GIDS = ("process", "user", "additionalGids")
 
 
-class Additions(Record):
+@record
+class Additions:
     """What a config.json gets, each value as it stands there.
 
     ``env`` are ``NAME=value`` entries, ``devices`` linux.devices objects, ``rules``
     linux.resources.devices objects, ``gids`` supplementary groups, ``hooks`` (stage, hook) pairs.
     """
 
-    __slots__ = ("devices", "env", "gids", "hooks", "mounts", "rules")
+    env: tuple[str, ...] = ()
+    devices: tuple[Object, ...] = ()
+    rules: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+    gids: tuple[int, ...] = ()
+    hooks: tuple[tuple[str, Object], ...] = ()
 
-    def __init__(
-        self,
-        env: "Sequence[str]" = (),
-        devices: "Sequence[Object]" = (),
-        rules: "Sequence[Object]" = (),
-        mounts: "Sequence[Object]" = (),
-        gids: "Sequence[int]" = (),
-        hooks: "Sequence[tuple[str, Object]]" = (),
-    ) -> None:
-        self.env: Final = tuple(env)
-        self.devices: Final = tuple(devices)
-        self.rules: Final = tuple(rules)
-        self.mounts: Final = tuple(mounts)
-        self.gids: Final = tuple(gids)
-        self.hooks: Final = tuple(hooks)
-
-    def __add__(self, other: "Additions") -> "Additions":
+    def __add__(self, other: Additions) -> Additions:
         """Return both, other's after these."""
         return Additions(
             env=self.env + other.env,
@@ -57,9 +49,9 @@ class Additions(Record):
 
 def add(
     text: str,
-    document: "Object",
+    document: Object,
     additions: Additions,
-    superseded: "Callable[[Object], bool]" = lambda hook: False,
+    superseded: Callable[[Object], bool] = lambda hook: False,
 ) -> str:
     """Return a config.json's text with additions made; document is what the text says.
 
@@ -87,20 +79,20 @@ def add(
     return splice.result()
 
 
-def _new_variables(there: "list[object]", wanted: "Sequence[str]") -> list[str]:
+def _new_variables(there: list[object], wanted: Sequence[str]) -> list[str]:
     """Return the variables that don't have their value yet; the last one of a name counts."""
     have = {entry.partition("=")[0]: entry for entry in there if isinstance(entry, str)}
     last = {entry.partition("=")[0]: entry for entry in wanted}
     return [entry for name, entry in last.items() if have.get(name) != entry]
 
 
-def _rules_in_force(rules: "list[Object]") -> "list[Object]":
+def _rules_in_force(rules: list[Object]) -> list[Object]:
     """Return the rules after the last one that denies: it may take back those before it."""
     start = max([at for at, rule in enumerate(rules, 1) if not rule.get("allow")], default=0)
     return rules[start:]
 
 
-def _add_devices(splice: Splice, there: "list[Object]", devices: "Sequence[Object]") -> None:
+def _add_devices(splice: Splice, there: list[Object], devices: Sequence[Object]) -> None:
     places = {device.get("path"): index for index, device in enumerate(there)}
     by_path = {device["path"]: device for device in devices}  # of two, the last one counts
     for path, device in by_path.items():
@@ -110,11 +102,11 @@ def _add_devices(splice: Splice, there: "list[Object]", devices: "Sequence[Objec
     splice.append(_DEVICES, [by_path[path] for path in by_path if path not in places])
 
 
-def _number(device: "Object") -> tuple[object, ...]:
+def _number(device: Object) -> tuple[object, ...]:
     return device.get("type"), device.get("major"), device.get("minor")
 
 
-def _once(values: "Sequence[T]") -> "list[T]":
+def _once(values: Sequence[T]) -> list[T]:
     kept: list[T] = []
     for value in values:
         if value not in kept:
@@ -122,7 +114,7 @@ def _once(values: "Sequence[T]") -> "list[T]":
     return kept
 
 
-def _list(document: "Object", path: tuple[str, ...]) -> list[object]:
+def _list(document: Object, path: tuple[str, ...]) -> list[object]:
     """Return a list, empty where it or what leads to it is absent or null."""
     value: object = document
     for at, name in enumerate(path):
@@ -136,7 +128,7 @@ def _list(document: "Object", path: tuple[str, ...]) -> list[object]:
     return value
 
 
-def _objects(document: "Object", path: tuple[str, ...]) -> "list[Object]":
+def _objects(document: Object, path: tuple[str, ...]) -> list[Object]:
     objects = []
     for item in _list(document, path):
         if not isinstance(item, dict):

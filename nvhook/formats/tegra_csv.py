@@ -3,23 +3,19 @@
 Source: nvidia-container-stack reference, section 3 (Tegra CSV).
 """
 
-from nvhook.record import Record
+from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record
 
 KINDS = ("dev", "dir", "lib", "sym")
 
 
-class Entry(Record):
+@record
+class Entry:
     """One line: ``kind`` is of KINDS, ``path`` absolute and may be a shell pattern."""
 
-    __slots__ = ("kind", "path")
-
-    def __init__(self, kind: str, path: str) -> None:
-        self.kind: Final = kind
-        self.path: Final = path
+    kind: str
+    path: str
 
 
 def parse(text: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:

@@ -5,6 +5,8 @@ Read event by event: no recursion, no tags, no objects. A scalar without quotes 
 disagree about ``yes``, ``010`` and ``1:30``.
 """
 
+from __future__ import annotations
+
 from nvhook.errors import FormatError
 
 TYPE_CHECKING = False
@@ -74,7 +76,7 @@ class _Open:
     __slots__ = ("anchor", "first", "key", "value")
 
     def __init__(
-        self, value: "list[object] | dict[str, object]", anchor: str | None, first: int
+        self, value: list[object] | dict[str, object], anchor: str | None, first: int
     ) -> None:
         self.value = value
         self.anchor = anchor
@@ -92,7 +94,7 @@ class _Builder:
         self._anchors: dict[str, tuple[object, int]] = {}
         self._count = 0
 
-    def take(self, event: "yaml.Event") -> None:
+    def take(self, event: yaml.Event) -> None:
         """Take the next event."""
         import yaml
 
@@ -163,7 +165,7 @@ def _scalar(text: str, plain: bool) -> str | None:
     return None if text in _NULL else Unquoted(text)
 
 
-def line_of(data: bytes, place: "Sequence[str | int]") -> int:
+def line_of(data: bytes, place: Sequence[str | int]) -> int:
     """Return the line of what stands at a place (keys and list positions) in a text parse takes.
 
     Of a place that does not exist, the line of the nearest thing above it that does.

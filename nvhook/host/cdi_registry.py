@@ -4,35 +4,35 @@ The same rules as in engines: only .json and .yaml, no subdirectories, a later d
 device that two files of one directory define is nobody's.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 
 from nvhook.errors import HostError, RequestError
-from nvhook.formats.cdi import MAX_SIZE, ContainerEdits, Device, DeviceNode, Spec, join
 from nvhook.formats.cdi_reader import EXTENSIONS, Finding, read
 from nvhook.formats.cdi_rules import split_name
-from nvhook.record import Record
+from nvhook.formats.cdi_spec import MAX_SIZE, CdiDevice, CdiDeviceNode, ContainerEdits, Spec, join
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
 
 _TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p"}
 
 
-class Entry(Record):
+@record
+class Entry:
     """A device, the spec it is from, and that spec's file."""
 
-    __slots__ = ("device", "file", "spec")
-
-    def __init__(self, file: str, spec: Spec, device: Device) -> None:
-        self.file: Final = file
-        self.spec: Final = spec
-        self.device: Final = device
+    file: str
+    spec: Spec
+    device: CdiDevice
 
 
-class Registry(Record):
+@record
+class Registry:
     """What the directories offer.
 
     ``devices`` and ``conflicts`` are by qualified name; a conflict names the files. ``findings``
@@ -40,24 +40,14 @@ class Registry(Record):
     if it can't be told.
     """
 
-    __slots__ = ("bad_kinds", "conflicts", "devices", "directories", "findings")
-
-    def __init__(
-        self,
-        directories: tuple[str, ...],
-        devices: dict[str, Entry],
-        conflicts: dict[str, tuple[str, ...]],
-        findings: tuple[Finding, ...],
-        bad_kinds: dict[str, str],
-    ) -> None:
-        self.directories: Final = directories
-        self.devices: Final = devices
-        self.conflicts: Final = conflicts
-        self.findings: Final = findings
-        self.bad_kinds: Final = bad_kinds
+    directories: tuple[str, ...]
+    devices: dict[str, Entry]
+    conflicts: dict[str, tuple[str, ...]]
+    findings: tuple[Finding, ...]
+    bad_kinds: dict[str, str]
 
 
-def resolve(names: "Sequence[str]", directories: "Sequence[str]") -> ContainerEdits:
+def resolve(names: Sequence[str], directories: Sequence[str]) -> ContainerEdits:
     """Return what these devices change in a container, ready to be put into its config.json.
 
     Edits of a spec come once, before those of its first device; devices in the order of names, each
@@ -79,7 +69,7 @@ def resolve(names: "Sequence[str]", directories: "Sequence[str]") -> ContainerEd
     return join(parts)
 
 
-def load(directories: "Sequence[str]") -> Registry:
+def load(directories: Sequence[str]) -> Registry:
     """Return what the spec files in these directories offer; a later directory wins."""
     devices: dict[str, Entry] = {}
     conflicts: dict[str, tuple[str, ...]] = {}
@@ -184,10 +174,10 @@ def _content(file: str) -> bytes:
 
 def _completed(edits: ContainerEdits, file: str) -> ContainerEdits:
     nodes = tuple([_with_numbers(node, file) for node in edits.device_nodes])
-    return edits.replace(device_nodes=nodes)
+    return replace(edits, device_nodes=nodes)
 
 
-def _with_numbers(node: DeviceNode, file: str) -> DeviceNode:
+def _with_numbers(node: CdiDeviceNode, file: str) -> CdiDeviceNode:
     """Return a node with what its spec leaves to the host: type, numbers, mode."""
     is_complete = node.type != "" and (node.major != 0 or node.type == "p")
     path = node.host_path or node.path
@@ -200,17 +190,18 @@ def _with_numbers(node: DeviceNode, file: str) -> DeviceNode:
         raise HostError(f"CDI device node {path}: {error.strerror}", remedy) from None
     file_mode = stat.S_IMODE(status.st_mode) if node.file_mode is None else node.file_mode
     if is_complete:
-        return node.replace(file_mode=file_mode)
+        return replace(node, file_mode=file_mode)
     kind = _TYPES.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         raise HostError(f"{path} is not a device node, but {file} says so", remedy)
     if node.type not in ("", kind) and (node.type, kind) != ("u", "c"):
         raise HostError(f"device node {path} has type {kind}, not {node.type} as in {file}", remedy)
     if kind == "p":
-        return node.replace(type=kind, file_mode=file_mode)
+        return replace(node, type=kind, file_mode=file_mode)
     if node.major != 0:
-        return node.replace(type=kind, file_mode=file_mode)
-    return node.replace(
+        return replace(node, type=kind, file_mode=file_mode)
+    return replace(
+        node,
         type=kind,
         major=os.major(status.st_rdev),
         minor=os.minor(status.st_rdev),

@@ -1,5 +1,7 @@
 """Discover a host's NVIDIA driver: cold, runs about once per boot (see inventory_cache)."""
 
+from __future__ import annotations
+
 import os
 
 from nvhook.core.cuda_versions import cuda_version, is_beyond_table
@@ -55,7 +57,7 @@ def discover(driver_root: str, dev_root: str, proc_root: str, sys_root: str) -> 
     )
 
 
-def _ask_nvml(libraries: "tuple[Library, ...]") -> dict[str, str]:
+def _ask_nvml(libraries: tuple[Library, ...]) -> dict[str, str]:
     for library in libraries:
         if library.name == "libnvidia-ml.so" and library.bits == 64:
             return uuids_by_bus_id(library.host_path)

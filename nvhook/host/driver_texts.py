@@ -1,11 +1,18 @@
 """The driver's small text files below /proc and /sys: read anew at every start."""
 
-import posix
+from __future__ import annotations
 
+import os
+
+from nvhook import observations
 from nvhook.core.catalog import PROC_FILES
 from nvhook.errors import FormatError, HostError
 from nvhook.formats.proc_driver import is_driver_version, nvidia_majors, parse_version
 from nvhook.kernel.descriptors import content
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The largest text here is /proc/devices of a big machine, a few KiB.
 MAX_TEXT = 256 * 1024
@@ -13,17 +20,22 @@ MAX_TEXT = 256 * 1024
 
 def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
     """Return the text of a file, None if there is none; bytes beyond limit are left out."""
+    data = _read(path, limit)
+    observations.text(path, limit, data)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _read(path: str, limit: int) -> bytes | None:
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return None
     try:
-        data = content(fd, limit)
+        return content(fd, limit)
     except OSError:
         return None
     finally:
-        posix.close(fd)
-    return data.decode("utf-8", "replace")
+        os.close(fd)
 
 
 def driver_directory(proc_root: str) -> str:
@@ -68,21 +80,14 @@ def read_proc_files(proc_root: str) -> dict[str, str]:
 
 def list_gpu_directories(proc_root: str) -> list[str]:
     """Return the sorted names in /proc/driver/nvidia/gpus: one PCI bus id for each GPU."""
-    try:
-        return sorted(posix.listdir(driver_directory(proc_root) + "/gpus"))
-    except OSError:
-        return []
+    return sorted(observations.names(driver_directory(proc_root) + "/gpus") or ())
 
 
-def has_mig_gpus(majors: dict[str, int], proc_root: str) -> bool:
+def has_mig_gpus(majors: Mapping[str, int], proc_root: str) -> bool:
     """Return whether the driver shows a GPU among its capabilities: one that can be partitioned.
 
     One look into a directory, and none with a driver that knows no capabilities.
     """
     if "nvidia-caps" not in majors:
         return False
-    try:
-        names = posix.listdir(driver_directory(proc_root) + "/capabilities")
-    except OSError:
-        return False
-    return any(name.startswith("gpu") for name in names)
+    return bool(observations.names(driver_directory(proc_root) + "/capabilities", "gpu"))

@@ -4,8 +4,11 @@ The numbers of /dev/dri follow the order in which drivers came up, and boards of
 some of them, so that neither index nor minor of a GPU tells its nodes.
 """
 
+from __future__ import annotations
+
 import os
 
+from nvhook import observations
 from nvhook.core.inventory import DrmNode
 from nvhook.formats.proc_driver import is_decimal
 from nvhook.host.driver_texts import read_text
@@ -21,16 +24,12 @@ if TYPE_CHECKING:
 _KINDS = {"card": "card", "renderD": "render"}
 
 
-def find_drm(gpus: "Iterable[Gpu]", dev_root: str, sys_root: str) -> tuple[DrmNode, ...]:
+def find_drm(gpus: Iterable[Gpu], dev_root: str, sys_root: str) -> tuple[DrmNode, ...]:
     """Return the nodes that belong to these GPUs and exist; none where nvidia-drm is not loaded."""
     found = []
     for gpu in gpus:
         directory = f"{sys_root.rstrip('/')}/bus/pci/devices/{gpu.pci_bus_id}/drm"
-        try:
-            names = sorted(os.listdir(directory))
-        except OSError:
-            continue
-        for name in names:
+        for name in sorted(observations.names(directory) or ()):
             prefix = name.rstrip("0123456789")
             if prefix not in _KINDS or not is_decimal(name[len(prefix) :]):
                 continue
@@ -42,14 +41,12 @@ def find_drm(gpus: "Iterable[Gpu]", dev_root: str, sys_root: str) -> tuple[DrmNo
     return tuple(found)
 
 
-def _is_same(node: "HostNode", numbers: str) -> bool:
+def _is_same(node: HostNode, numbers: str) -> bool:
     """Tell whether a node has the device numbers that /sys gives: old nodes may be left behind."""
     text = read_text(numbers, 64)
     return text is None or text.strip() == f"{node.major}:{node.minor}"
 
 
 def _leads_to(link: str, name: str) -> bool:
-    try:
-        return os.path.basename(os.readlink(link)) == name
-    except OSError:
-        return False
+    target = observations.link(link)
+    return target is not None and os.path.basename(target) == name

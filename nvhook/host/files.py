@@ -1,5 +1,7 @@
 """Find the driver's programs, firmware images and configuration files below a driver root."""
 
+from __future__ import annotations
+
 import os
 import stat
 
@@ -88,9 +90,7 @@ def find_data_files(driver_root: str, machine: str) -> tuple[HostFile, ...]:
     return tuple(found)
 
 
-def find_named_libraries(
-    driver_root: str, data_files: "Iterable[HostFile]"
-) -> tuple[HostFile, ...]:
+def find_named_libraries(driver_root: str, data_files: Iterable[HostFile]) -> tuple[HostFile, ...]:
     """Return the libraries that files for Vulkan and EGL name by an absolute path.
 
     Most have a bare name, which the loader looks up. ``name`` is the path as it stands there.
@@ -140,7 +140,7 @@ def find_xorg_modules(driver_root: str, driver_version: str, machine: str) -> tu
     return tuple(found)
 
 
-def _xorg_paths(libraries: "Iterable[str]", name: str) -> "Iterable[str]":
+def _xorg_paths(libraries: Iterable[str], name: str) -> Iterable[str]:
     for pattern in XORG_DIRECTORIES:
         for library in libraries if "{" in pattern else [""]:
             yield f"{pattern.format(library=library)}/{name}"

@@ -1,5 +1,7 @@
 """Read the GPUs from /proc/driver/nvidia: no NVML, which takes seconds where no GPU is in use."""
 
+from __future__ import annotations
+
 from nvhook.core.inventory import Gpu
 from nvhook.errors import FormatError, HostError
 from nvhook.formats.gpu_information import (
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def find_gpus(proc_root: str, uuids_by_bus_id: "Callable[[], dict[str, str]]") -> tuple[Gpu, ...]:
+def find_gpus(proc_root: str, uuids_by_bus_id: Callable[[], dict[str, str]]) -> tuple[Gpu, ...]:
     """Return the GPUs in PCI order; those excluded by the operator don't count, as in NVML.
 
     ``uuids_by_bus_id`` is called only if the driver does not know a UUID. Where it does not help

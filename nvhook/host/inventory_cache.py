@@ -4,9 +4,11 @@ What changes without a trace (nodes, sockets, majors, driver texts) is read anew
 file that is not exactly what this version wrote for exactly this host is ignored and replaced.
 """
 
-import posix
+from __future__ import annotations
 
-from nvhook import state
+import os
+
+from nvhook import observations, state
 from nvhook.core.catalog import BINARY_DIRECTORIES, ICD_DIRECTORIES
 from nvhook.core.inventory import Gpu, HostFile, Inventory, Library
 from nvhook.errors import FormatError
@@ -65,6 +67,7 @@ def load(
         roots = driver_root, dev_root, proc_root, sys_root
         other = platforms.find(*roots, state_directory, every_csv)
         if other is not None:
+            observations.spoil("WSL 2 and Jetsons are looked at anew for each container")
             return other
     version = read_driver_version(proc_root, sys_root)
     majors = read_majors(proc_root)
@@ -74,10 +77,12 @@ def load(
     if cached is None or _has_new_uuid(cached[0], proc_root):
         from nvhook.host.discovery import discover
 
-        inventory = discover(driver_root, dev_root, proc_root, sys_root)
+        with observations.Paused():
+            found = discover(driver_root, dev_root, proc_root, sys_root)
         # The key was taken first: what changed meanwhile makes the next start discover again.
-        remember(path, key, _content(inventory))
-        return inventory
+        remember(path, key, _content(found))
+        files = tuple([file for file in found.files if file.group != "socket"])
+        cached = found.gpus, found.libraries, files, found.cuda_version
     gpus, libraries, files, cuda_version = cached
     return Inventory(
         driver_version=version,
@@ -132,16 +137,18 @@ def _key(
 
 def _stamp(path: str) -> str:
     try:
-        status = posix.stat(path)
+        status = os.stat(path)
     except OSError:
+        observations.stamp(path, None)
         return "absent"
+    observations.stamp(path, status)
     fields = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
     return ":".join([str(field) for field in fields])
 
 
 def _read(
     path: str, key: list[str]
-) -> "tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None":
+) -> tuple[tuple[Gpu, ...], tuple[Library, ...], tuple[HostFile, ...], str] | None:
     content = remembered(path, key)
     cuda_version = content.get("cuda_version")
     if not isinstance(cuda_version, str):
@@ -176,8 +183,8 @@ def remember(path: str, key: list[str], content: dict[str, object]) -> None:
 
 
 def rows(
-    found: object, record: "Callable[..., Row]", fields: "tuple[tuple[str, type], ...]"
-) -> "tuple[Row, ...]":
+    found: object, record: Callable[..., Row], fields: tuple[tuple[str, type], ...]
+) -> tuple[Row, ...]:
     """Return the records of the rows of a cache file.
 
     Raises: FormatError where they are not exactly of these fields.
@@ -202,9 +209,7 @@ def _content(inventory: Inventory) -> dict[str, object]:
     }
 
 
-def values(
-    records: "Iterable[object]", fields: "tuple[tuple[str, type], ...]"
-) -> list[list[object]]:
+def values(records: Iterable[object], fields: tuple[tuple[str, type], ...]) -> list[list[object]]:
     """Return records as the rows of a cache file."""
     return [[getattr(record, name) for name, _ in fields] for record in records]
 

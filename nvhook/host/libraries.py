@@ -4,6 +4,8 @@ The loader cache is asked first, then the catalogue's directories for what it do
 are compared before anything is opened: resolving every entry of a cache costs more than the rest.
 """
 
+from __future__ import annotations
+
 import os
 
 from nvhook.core.catalog import LIBRARIES, OWN_VERSION, REQUIRED_LIBRARIES
@@ -86,7 +88,7 @@ class _Search:
         """Tell whether anything of the loaded version is there."""
         return any(name not in OWN_VERSION for name, _ in self.found)
 
-    def try_files(self, paths: "Iterable[str]", bits: int, flags: tuple[int, ...]) -> None:
+    def try_files(self, paths: Iterable[str], bits: int, flags: tuple[int, ...]) -> None:
         for path in paths:
             name = catalogue_name(path.rpartition("/")[2])
             if name is None or not path.startswith("/") or (name, bits) in self.found:
@@ -137,7 +139,7 @@ class _Search:
         return Library(name, header.soname, resolved, host_path, flags, header.bits)
 
 
-def _cache_entries(driver_root: str) -> "tuple[ldcache.Entry, ...]":
+def _cache_entries(driver_root: str) -> tuple[ldcache.Entry, ...]:
     """Return the entries of the root's loader cache; none where it is absent (Nix, musl) or odd."""
     opened = open_file(driver_root, LOADER_CACHE)
     if opened is None:
@@ -150,7 +152,7 @@ def _cache_entries(driver_root: str) -> "tuple[ldcache.Entry, ...]":
         return ()
 
 
-def _directory_files(driver_root: str, directories: list[str]) -> "Iterable[str]":
+def _directory_files(driver_root: str, directories: list[str]) -> Iterable[str]:
     """Yield the driver libraries' paths; directories that are the same one are read once."""
     seen = set()
     for directory in directories:

@@ -1,8 +1,9 @@
 """NVIDIA's device nodes and sockets: they come and go while a machine runs, so never cached."""
 
-import _stat as stat
-import posix
+import os
+import stat
 
+from nvhook import observations
 from nvhook.core.catalog import CONTROL_NODES, SOCKETS
 from nvhook.core.inventory import HostFile, HostNode
 from nvhook.formats.proc_driver import is_decimal
@@ -15,10 +16,7 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
     A link or a plain file of such a name is no device node and is left out.
     """
     directory = dev_root.rstrip("/")
-    try:
-        present = posix.listdir(directory or "/")
-    except OSError:
-        return ()
+    present = observations.names(directory, "nvidia") or ()
     gpus = [name for name in present if name.startswith("nvidia") and is_decimal(name[6:])]
     names = [name for name in CONTROL_NODES if name in present]
     names += sorted(gpus, key=lambda name: int(name[6:]))
@@ -29,17 +27,14 @@ def find_nodes(dev_root: str) -> tuple[HostNode, ...]:
 def read_node(directory: str, name: str) -> HostNode | None:
     """Return the character device of this name below a directory, None if it is none."""
     path = f"{directory}/{name}"
-    try:
-        status = posix.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
-    if not stat.S_ISCHR(status.st_mode):
+    status = observations.node(path)
+    if status is None or not stat.S_ISCHR(status.st_mode):
         return None
     return HostNode(
         name=name,
         host_path=path,
-        major=posix.major(status.st_rdev),
-        minor=posix.minor(status.st_rdev),
+        major=os.major(status.st_rdev),
+        minor=os.minor(status.st_rdev),
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
@@ -65,15 +60,17 @@ def find_sockets(driver_root: str) -> tuple[HostFile, ...]:
 def _socket(driver_root: str, path: str) -> str | None:
     opened = open_path(driver_root, path)
     if opened is None:
+        observations.place(driver_root, path, None)
         return None
     fd, resolved = opened
     try:
-        status = posix.fstat(fd)
+        status = os.fstat(fd)
     finally:
-        posix.close(fd)
+        os.close(fd)
+    observations.place(driver_root, path, status)
     if stat.S_ISSOCK(status.st_mode):
         return resolved
     # /tmp is everyone's: a link there, or a directory of some user's making, would put a tree of
     # that user's choice into every GPU container.
-    is_trusted = resolved == path and status.st_uid in (0, posix.geteuid())
+    is_trusted = resolved == path and status.st_uid in (0, os.geteuid())
     return resolved if stat.S_ISDIR(status.st_mode) and is_trusted else None

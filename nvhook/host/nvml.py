@@ -4,6 +4,8 @@ NVML runs in a child process with a time limit: it initialises the GPUs, which t
 on a broken GPU it may never come back.
 """
 
+from __future__ import annotations
+
 import sys
 
 TYPE_CHECKING = False
@@ -80,7 +82,7 @@ def _ask(question: str, library: str, timeout: float) -> list[str]:
     return output.decode("utf-8", "replace").splitlines()
 
 
-def parse_uuids(lines: "Iterable[str]") -> dict[str, str]:
+def parse_uuids(lines: Iterable[str]) -> dict[str, str]:
     """Return the UUIDs by PCI bus id in lines ``bus-id uuid``; other lines are ignored."""
     from nvhook.errors import FormatError
     from nvhook.formats.gpu_information import normalize_bus_id, normalize_uuid
@@ -99,7 +101,7 @@ def parse_uuids(lines: "Iterable[str]") -> dict[str, str]:
 
 
 def parse_mig_devices(
-    lines: "Iterable[str]",
+    lines: Iterable[str],
 ) -> dict[tuple[str, int, int], tuple[int, str, str]]:
     """Return mig_devices' answer from lines ``bus-id gi ci index uuid name``, ignoring others."""
     from nvhook.errors import FormatError
@@ -121,7 +123,7 @@ def parse_mig_devices(
 
 
 def parse_driver(
-    lines: "Iterable[str]",
+    lines: Iterable[str],
 ) -> tuple[str, str, tuple[tuple[str, str, str], ...]]:
     """Return driver's answer from lines ``driver ...``, ``cuda ...``, ``gpu bus-id uuid model``."""
     from nvhook.errors import FormatError
@@ -203,7 +205,7 @@ def print_facts(library: str) -> None:
     nvml_facts.tell(nvml, _handles(nvml))
 
 
-def started(library: str) -> "ModuleType":
+def started(library: str) -> ModuleType:
     """Return pynvml, initialised with this library: only ever in a child process.
 
     Raises: OSError for a library that can't be loaded, pynvml.NVMLError.
@@ -219,7 +221,7 @@ def started(library: str) -> "ModuleType":
     return module
 
 
-def _handles(nvml: "ModuleType") -> "Iterator[tuple[object, str]]":
+def _handles(nvml: ModuleType) -> Iterator[tuple[object, str]]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)

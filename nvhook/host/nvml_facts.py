@@ -1,13 +1,15 @@
 """What only NVML knows of GPUs and MIG devices: memory, compute capability, slices, engines."""
 
+from __future__ import annotations
+
 from nvhook.host.nvml import facts, text
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
-    from typing import Final, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 
@@ -25,73 +27,42 @@ _ATTRIBUTES = (
 )
 
 
-class GpuFacts(Record):
+@record
+class GpuFacts:
     """A GPU's memory in MiB and compute capability, 0 where they are unknown.
 
     ``can_mig``: it can be partitioned, ``in_mig_mode``: it is, or would be if it had MIG devices.
     """
 
-    __slots__ = ("can_mig", "in_mig_mode", "major", "memory", "minor")
-
-    def __init__(
-        self, memory: int, major: int, minor: int, can_mig: bool, in_mig_mode: bool = False
-    ) -> None:
-        self.memory: Final = memory
-        self.major: Final = major
-        self.minor: Final = minor
-        self.can_mig: Final = can_mig
-        self.in_mig_mode: Final = in_mig_mode
+    memory: int
+    major: int
+    minor: int
+    can_mig: bool
+    in_mig_mode: bool = False
 
 
-class MigFacts(Record):
+@record
+class MigFacts:
     """A MIG device's memory in MiB, and how many of everything it has."""
 
-    __slots__ = (
-        "compute_slices",
-        "copy_engines",
-        "decoders",
-        "encoders",
-        "gpu_slices",
-        "jpeg_engines",
-        "memory",
-        "multiprocessors",
-        "ofa_engines",
-    )
-
-    def __init__(
-        self,
-        memory: int,
-        multiprocessors: int,
-        gpu_slices: int,
-        compute_slices: int,
-        copy_engines: int,
-        decoders: int,
-        encoders: int,
-        jpeg_engines: int,
-        ofa_engines: int,
-    ) -> None:
-        self.memory: Final = memory
-        self.multiprocessors: Final = multiprocessors
-        self.gpu_slices: Final = gpu_slices
-        self.compute_slices: Final = compute_slices
-        self.copy_engines: Final = copy_engines
-        self.decoders: Final = decoders
-        self.encoders: Final = encoders
-        self.jpeg_engines: Final = jpeg_engines
-        self.ofa_engines: Final = ofa_engines
+    memory: int
+    multiprocessors: int
+    gpu_slices: int
+    compute_slices: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
 
 
-class Facts(Record):
+@record
+class Facts:
     """What NVML said: its CUDA version (``12.4``, or empty), GPUs and MIG devices by UUID."""
 
-    __slots__ = ("cuda_version", "gpus", "mig_devices")
-
-    def __init__(
-        self, cuda_version: str, gpus: dict[str, GpuFacts], mig_devices: dict[str, MigFacts]
-    ) -> None:
-        self.cuda_version: Final = cuda_version
-        self.gpus: Final = gpus
-        self.mig_devices: Final = mig_devices
+    cuda_version: str
+    gpus: dict[str, GpuFacts]
+    mig_devices: dict[str, MigFacts]
 
 
 def ask(library: str) -> Facts:
@@ -102,7 +73,7 @@ def ask(library: str) -> Facts:
     return parse(facts(library))
 
 
-def parse(lines: "Iterable[str]") -> Facts:
+def parse(lines: Iterable[str]) -> Facts:
     """Return the facts in lines of ``tell``; others are ignored."""
     from nvhook.formats.gpu_information import normalize_uuid
     from nvhook.formats.proc_driver import is_decimal
@@ -126,7 +97,7 @@ def parse(lines: "Iterable[str]") -> Facts:
     return found
 
 
-def tell(nvml: "ModuleType", handles: "Iterable[tuple[object, str]]") -> None:
+def tell(nvml: ModuleType, handles: Iterable[tuple[object, str]]) -> None:
     """Print ``cuda``, ``gpu`` and ``mig`` lines: what the child runs."""
     version = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion, 0)
     if version:
@@ -144,7 +115,7 @@ def tell(nvml: "ModuleType", handles: "Iterable[tuple[object, str]]") -> None:
             _tell_part(nvml, gpu, index)
 
 
-def _tell_part(nvml: "ModuleType", gpu: object, index: int) -> None:
+def _tell_part(nvml: ModuleType, gpu: object, index: int) -> None:
     try:
         part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         attributes = nvml.nvmlDeviceGetAttributes(part)
@@ -154,7 +125,7 @@ def _tell_part(nvml: "ModuleType", gpu: object, index: int) -> None:
     print("mig", uuid, *[getattr(attributes, name) for name in _ATTRIBUTES], flush=True)
 
 
-def _answer(nvml: "ModuleType", function: "Callable[..., T]", otherwise: "T", *of: object) -> "T":
+def _answer(nvml: ModuleType, function: Callable[..., T], otherwise: T, *of: object) -> T:
     """Return what NVML answers, or something else where it has no answer."""
     try:
         return function(*of)

@@ -4,8 +4,8 @@ A driver root may be another system's tree (a driver container at /run/nvidia/dr
 absolute link means that system's file, not the host's.
 """
 
-import _stat as stat
-import posix
+import os
+import stat
 
 # The kernel's own limit (MAXSYMLINKS in include/linux/namei.h).
 MAX_LINKS = 40
@@ -21,7 +21,7 @@ def resolve(root: str, path: str) -> str | None:
     found = open_path(root, path)
     if found is None:
         return None
-    posix.close(found[0])
+    os.close(found[0])
     return found[1]
 
 
@@ -32,7 +32,7 @@ def open_path(root: str, path: str) -> tuple[int, str] | None:
     one before, so that nobody can move the walk out of the root between two steps.
     """
     try:
-        opened = [posix.open(root or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)]
+        opened = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     except OSError:
         return None
     try:
@@ -42,7 +42,7 @@ def open_path(root: str, path: str) -> tuple[int, str] | None:
         return opened.pop(), "/" + "/".join(names)
     finally:
         for fd in opened:
-            posix.close(fd)
+            os.close(fd)
 
 
 def _walk(opened: list[int], path: str) -> list[str] | None:
@@ -57,27 +57,25 @@ def _walk(opened: list[int], path: str) -> list[str] | None:
         if name == "..":
             if names:
                 names.pop()
-                posix.close(opened.pop())
+                os.close(opened.pop())
             continue
         try:
-            fd = posix.open(
-                name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=opened[-1]
-            )
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened[-1])
         except (OSError, ValueError):
             return None
         opened.append(fd)
         names.append(name)
-        if not stat.S_ISLNK(posix.fstat(fd).st_mode):
+        if not stat.S_ISLNK(os.fstat(fd).st_mode):
             continue
         links += 1
         if links > MAX_LINKS:
             return None
-        target = posix.readlink("", dir_fd=fd)
-        posix.close(opened.pop())
+        target = os.readlink("", dir_fd=fd)
+        os.close(opened.pop())
         names.pop()
         if target.startswith("/"):
             while len(opened) > 1:
-                posix.close(opened.pop())
+                os.close(opened.pop())
             names.clear()
         pending.extend(target.split("/")[::-1])
     return names
@@ -90,11 +88,11 @@ def read_link(root: str, path: str) -> str | None:
     if found is None:
         return None
     try:
-        return posix.readlink(name, dir_fd=found[0])
+        return os.readlink(name, dir_fd=found[0])
     except OSError:
         return None
     finally:
-        posix.close(found[0])
+        os.close(found[0])
 
 
 def open_file(root: str, path: str) -> tuple[int, str] | None:
@@ -107,15 +105,13 @@ def open_file(root: str, path: str) -> tuple[int, str] | None:
         return None
     fd, resolved = found
     try:
-        if not stat.S_ISREG(posix.fstat(fd).st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
-        return posix.open(
-            f"/proc/self/fd/{fd}", posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NOCTTY
-        ), resolved
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY), resolved
     except OSError:
         return None
     finally:
-        posix.close(fd)
+        os.close(fd)
 
 
 def list_directory(root: str, path: str) -> tuple[list[str], str] | None:
@@ -125,9 +121,9 @@ def list_directory(root: str, path: str) -> tuple[list[str], str] | None:
         return None
     fd, resolved = found
     try:
-        names = posix.listdir(f"/proc/self/fd/{fd}")
+        names = os.listdir(f"/proc/self/fd/{fd}")
     except OSError:
         return None
     finally:
-        posix.close(fd)
+        os.close(fd)
     return sorted(names), resolved

@@ -1,5 +1,7 @@
 """Discover a Jetson: the CSV files of its system list what a container gets."""
 
+from __future__ import annotations
+
 import posixpath
 from fnmatch import fnmatchcase
 
@@ -154,7 +156,7 @@ def _text(driver_root: str, path: str) -> str:
     return "" if resolved is None else read_text(join_root(driver_root, resolved), MAX_CSV) or ""
 
 
-def _matching(root: str, pattern: str) -> "Iterator[str]":
+def _matching(root: str, pattern: str) -> Iterator[str]:
     """Yield the paths inside a root that a shell pattern means; one without any is itself."""
     directory, _, name = pattern.rstrip("/").rpartition("/")
     if not any(character in pattern for character in "*?["):

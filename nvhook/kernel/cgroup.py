@@ -7,10 +7,12 @@ A directory that also holds the calling process is left alone. Rules added there
 the runtime and everything else in it.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 from errno import EINVAL
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.errors import ContainerError, FormatError, HostError
 from nvhook.kernel import mountinfo
 from nvhook.kernel.descriptors import content
@@ -20,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.mountinfo import MountInfo
     from nvhook.kernel.process import Process
 
 MAX_BYTES = 1 << 20
@@ -31,23 +33,27 @@ SYSTEMD_SOCKET = "/run/systemd/private"
 ENDED = "has the process ended?"
 UNRESTRICTED = "no program attached, nothing of its own restricts devices"
 SHARED = "shares the runtime's own cgroup, left alone"
-DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC | posix.O_NOFOLLOW
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class DeviceCgroup:
     """Open directories that decide about a process's devices.
 
     ``v1`` and ``v2`` go from the process's own directory up to the last one that does not hold the
-    caller (v1: the own one only); None is a hierarchy that is not mounted.
+    caller (v1: the own one only); None is a hierarchy that is not mounted. ``mounts`` are those by
+    which they were reached, by version.
     """
 
-    __slots__ = ("v1", "v2")
+    __slots__ = ("mounts", "seen", "v1", "v2")
 
     def __init__(self, v1: tuple[int, ...] | None, v2: tuple[int, ...] | None) -> None:
         self.v1 = v1
         self.v2 = v2
+        self.mounts: dict[int, MountInfo] = {}
+        # Device programs as they were found, whether above, and as they are now.
+        self.seen: list[tuple[bool, bytes, bytes]] = []
 
-    def allow(self, rules: "Iterable[DeviceRule]") -> tuple[str, ...]:
+    def allow(self, rules: Iterable[DeviceRule]) -> tuple[str, ...]:
         """Let the process open these devices too; say what was done in each hierarchy.
 
         Raises: NvhookError.
@@ -67,7 +73,7 @@ class DeviceCgroup:
             if has_programs(directory):
                 from nvhook.kernel import programs  # on a hybrid host v1 decides without it
 
-                return programs.allow(directory, rules) or ("unchanged",)
+                return programs.allow(directory, rules, self.seen) or ("unchanged",)
         if self.v1 is not None:  # a hybrid host, where v1 decides
             return ()
         if not self.v2:
@@ -75,16 +81,16 @@ class DeviceCgroup:
         if has_programs(self.v2[0], BPF_F_QUERY_EFFECTIVE):
             from nvhook.kernel import programs
 
-            programs.check_above(self.v2[0], rules)
+            programs.check_above(self.v2[0], rules, self.seen)
         return (UNRESTRICTED,)
 
     def close(self) -> None:
         """Close the directories."""
         for fd in (self.v1 or ()) + (self.v2 or ()):
-            posix.close(fd)
+            os.close(fd)
         self.v1 = self.v2 = None
 
-    def __enter__(self) -> "DeviceCgroup":
+    def __enter__(self) -> DeviceCgroup:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,6 +109,10 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
     try:
         found.v1 = open_directories(v1, theirs[0], ours[0], 1)
         found.v2 = open_directories(v2, theirs[1], ours[1], MAX_DEPTH)
+        for version, mounts, directory in ((1, v1, theirs[0]), (2, v2, theirs[1])):
+            mount = mount_of(mounts, directory)
+            if mount is not None:
+                found.mounts[version] = mount
     except (ContainerError, HostError):
         found.close()
         raise
@@ -114,7 +124,7 @@ def find(pid: int, proc: str = "/proc", host_mounts: bytes | None = None) -> Dev
     return found
 
 
-def unit_of(process: "Process") -> str:
+def unit_of(process: Process) -> str:
     """Return the systemd unit whose cgroup a process is in.
 
     Empty if there is none, if it is the caller's own, or if systemd does not manage this host.
@@ -122,7 +132,7 @@ def unit_of(process: "Process") -> str:
     Raises: ContainerError if the process has ended.
     """
     try:
-        posix.stat(SYSTEMD_SOCKET)
+        os.stat(SYSTEMD_SOCKET)
     except OSError:
         return ""
     theirs, ours = [
@@ -149,7 +159,7 @@ def unit_in(path: str) -> str:
     return ""
 
 
-def hierarchies(table: bytes) -> "tuple[list[Mount], list[Mount]]":
+def hierarchies(table: bytes) -> tuple[list[MountInfo], list[MountInfo]]:
     """Return the mounts of the v1 devices hierarchy, and of v2, in the caller's mountinfo."""
     # A host has a dozen other hierarchies, which are not worth parsing.
     v1 = [
@@ -168,11 +178,11 @@ def memberships(proc: str, pid: int | str) -> tuple[str, str]:
     """
     path = f"{proc}/{pid}/cgroup"
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = content(fd, MAX_BYTES)
         finally:
-            posix.close(fd)
+            os.close(fd)
     except OSError as error:
         raise ContainerError(f"can't read {path}: {error.strerror}", ENDED) from error
     v1 = v2 = ""
@@ -213,7 +223,7 @@ def allow_v1(directory: int, rules: tuple[DeviceRule, ...]) -> str:
     return f"{len(missing)} rules" if missing else "unchanged"
 
 
-def write_allowed(directory: int, rules: "Iterable[DeviceRule]") -> None:
+def write_allowed(directory: int, rules: Iterable[DeviceRule]) -> None:
     """Write rules of v1, whatever is listed; the kernel joins those of one device.
 
     Raises: ContainerError.
@@ -231,7 +241,7 @@ def _not_allowed(error: OSError) -> ContainerError:
     )
 
 
-def write_denied(directory: int, rules: "Iterable[DeviceRule]") -> None:
+def write_denied(directory: int, rules: Iterable[DeviceRule]) -> None:
     """Take access from the lines of v1 for just these devices, here and in the directories below.
 
     Raises: ContainerError.
@@ -242,25 +252,25 @@ def write_denied(directory: int, rules: "Iterable[DeviceRule]") -> None:
         raise ContainerError(f"can't revoke device rules: {error.strerror}") from error
 
 
-def _write(directory: int, name: str, rules: "Iterable[DeviceRule]") -> None:
-    fd = posix.open(name, posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=directory)
+def _write(directory: int, name: str, rules: Iterable[DeviceRule]) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         for kind, major, minor, access in rules:
-            posix.write(fd, f"{kind} {major}:{minor} {access}".encode())  # one in each write
+            os.write(fd, f"{kind} {major}:{minor} {access}".encode())  # one in each write
     finally:
-        posix.close(fd)
+        os.close(fd)
 
 
 def read_list(directory: int) -> list[str]:
     """Return the lines of a v1 directory's devices.list: what is allowed."""
-    fd = posix.open("devices.list", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=directory)
+    fd = os.open("devices.list", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         return content(fd, MAX_BYTES).decode("ascii", "replace").splitlines()
     finally:
-        posix.close(fd)
+        os.close(fd)
 
 
-def covers(listed: "Iterable[str]", rule: DeviceRule) -> bool:
+def covers(listed: Iterable[str], rule: DeviceRule) -> bool:
     """Tell whether a line of devices.list allows all of a rule."""
     kind, major, minor, access = rule
     devices = f"{major}:{minor}", f"{major}:*", f"*:{minor}", "*:*"
@@ -269,7 +279,7 @@ def covers(listed: "Iterable[str]", rule: DeviceRule) -> bool:
     return any(set(access) <= set(granted) for granted in found)
 
 
-def exact(listed: "Iterable[str]", rule: DeviceRule) -> str:
+def exact(listed: Iterable[str], rule: DeviceRule) -> str:
     """Return the access that a line of devices.list for just a rule's device allows, or ""."""
     kind, major, minor, _ = rule
     start = f"{kind} {major}:{minor} "
@@ -277,11 +287,23 @@ def exact(listed: "Iterable[str]", rule: DeviceRule) -> str:
 
 
 def open_directories(
-    mounts: "list[Mount]", theirs: str, ours: str, depth: int
+    mounts: list[MountInfo], theirs: str, ours: str, depth: int
 ) -> tuple[int, ...] | None:
     """Open the process's directory and those above it; None if the hierarchy is not mounted.
 
     At most depth, and none that holds ours.
+
+    Raises: ContainerError.
+    """
+    mount = mount_of(mounts, theirs)
+    if mount is None:
+        return None
+    cut = len("" if mount.root == "/" else mount.root)
+    return _open_upwards(mount.mount_point, theirs, ours, cut, depth)
+
+
+def mount_of(mounts: list[MountInfo], theirs: str) -> MountInfo | None:
+    """Return the mount by which a cgroup is reached; None if the hierarchy is not mounted.
 
     Raises: ContainerError.
     """
@@ -291,7 +313,7 @@ def open_directories(
     for mount in reversed(reachable):
         root = "" if mount.root == "/" else mount.root
         if theirs == mount.root or theirs.startswith(root + "/"):
-            return _open_upwards(mount.mount_point, theirs, ours, len(root), depth)
+            return mount
     raise ContainerError(
         f"cgroup {theirs} is not below any cgroup mount",
         "run nvhook where the host's cgroups are mounted",
@@ -307,11 +329,11 @@ def _open_upwards(
     directory = theirs.rstrip("/")
     try:
         while len(directory) > cut and len(fds) < depth and not _holds(directory, ours):
-            fds.append(posix.open(mount_point + directory[cut:], DIRECTORY))
+            fds.append(os.open(mount_point + directory[cut:], DIRECTORY))
             directory = directory.rpartition("/")[0]
     except OSError as error:
         for fd in fds:
-            posix.close(fd)
+            os.close(fd)
         raise ContainerError(f"can't open cgroup {theirs}: {error.strerror}", ENDED) from error
     return tuple(fds)
 
@@ -319,7 +341,7 @@ def _open_upwards(
 def has_programs(directory: int, query: int = 0) -> bool:
     """Tell whether device programs are attached to the directory itself (or decide about it)."""
     try:
-        return call("bpf_query", directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
+        return call(lib.nvh_bpf_query, directory, query, ffi.NULL, 0, ffi.new("uint32_t *")) > 0
     except SyscallError as error:
         return error.errno != EINVAL  # EINVAL: a kernel without device programs
 
@@ -328,10 +350,10 @@ def _holds(directory: str, member: str) -> bool:
     return member == directory or member.startswith(directory + "/")
 
 
-def _visible(mount: "Mount") -> bool:
+def _visible(mount: MountInfo) -> bool:
     """Tell whether the mount is on top at its place: another may have been mounted over it."""
     try:
-        device = posix.stat(mount.mount_point).st_dev
+        device = os.stat(mount.mount_point).st_dev
     except OSError:
         return False
-    return f"{posix.major(device)}:{posix.minor(device)}" == mount.device
+    return f"{os.major(device)}:{os.minor(device)}" == mount.device

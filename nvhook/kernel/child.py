@@ -3,6 +3,8 @@
 Such a call can't be interrupted, and often not even be killed: it is left to itself.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
@@ -43,7 +45,7 @@ def kill(child: int) -> None:
         os.waitpid(child, 0)
 
 
-def answer_of(work: "Callable[[], bytes]", seconds: float) -> bytes | None:
+def answer_of(work: Callable[[], bytes], seconds: float) -> bytes | None:
     """Return what some work in a child returns; None if it fails, or takes longer."""
     file = os.memfd_create("answer")
     try:

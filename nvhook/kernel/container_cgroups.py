@@ -5,12 +5,14 @@ programs from the process up to there must agree; in v1 each directory has a lis
 new ones copy from the directory above.
 """
 
-import os
-import posix
+from __future__ import annotations
 
-from nvhook._native import call
+import os
+
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel import cgroup, mountinfo
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +22,13 @@ CLONE_NEWCGROUP = 0x02000000
 _MAX_BELOW = 4096  # cgroup directories of one container
 
 
+@record
 class Directory:
     """An open cgroup directory: ``path`` as /proc/PID/cgroup names it, ``version`` 1 or 2."""
 
-    __slots__ = ("fd", "path", "version")
-
-    def __init__(self, version: int, path: str, fd: int) -> None:
-        self.version = version
-        self.path = path
-        self.fd = fd
+    version: int
+    path: str
+    fd: int
 
 
 class ContainerCgroups:
@@ -36,9 +36,7 @@ class ContainerCgroups:
 
     __slots__ = ("_mounts", "_ours", "directories")
 
-    def __init__(
-        self, process: "Process", init: "Process", host_mounts: bytes | None = None
-    ) -> None:
+    def __init__(self, process: Process, init: Process, host_mounts: bytes | None = None) -> None:
         """Open them; init is the container's first process.
 
         Raises: ContainerError; HostError; FormatError.
@@ -69,7 +67,7 @@ class ContainerCgroups:
             kept += [each for each in above if not each.path.endswith(".slice")]
         for each in opened:
             if each not in kept:
-                posix.close(each.fd)
+                os.close(each.fd)
         self.directories += reversed(kept)
         if kept and kept[0].version == 1:
             self.directories += _below(kept[-1], {each.path for each in kept})
@@ -100,11 +98,11 @@ class ContainerCgroups:
     def close(self) -> None:
         """Close all directories."""
         for each in self.directories:
-            posix.close(each.fd)
+            os.close(each.fd)
         self.directories.clear()
 
 
-def _of(process: "Process") -> tuple[str, str]:
+def _of(process: Process) -> tuple[str, str]:
     return cgroup.memberships("/proc/self/fd", process.proc_fd)
 
 
@@ -116,23 +114,23 @@ def _named(version: int, path: str, chain: tuple[int, ...]) -> list[Directory]:
     return found
 
 
-def _seen_inside(init: "Process") -> tuple[str, str]:
+def _seen_inside(init: Process) -> tuple[str, str]:
     """Return where init's own cgroup namespace sees it: ("", "") if it has none of its own."""
     if init.shares_namespace("cgroup"):
         return "", ""
-    there = init.open("ns/cgroup", posix.O_RDONLY)
-    home = posix.open("/proc/self/ns/cgroup", posix.O_RDONLY | posix.O_CLOEXEC)
+    there = init.open("ns/cgroup", os.O_RDONLY)
+    home = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        call("setns", there, CLONE_NEWCGROUP)
+        call(lib.nvh_setns, there, CLONE_NEWCGROUP)
         try:
             return _of(init)
         except ContainerError:  # it has moved out of its namespace's root
             return "", ""
         finally:
-            call("setns", home, CLONE_NEWCGROUP)
+            call(lib.nvh_setns, home, CLONE_NEWCGROUP)
     finally:
-        posix.close(there)
-        posix.close(home)
+        os.close(there)
+        os.close(home)
 
 
 def _top(theirs: str, first: str, inside: str) -> str:
@@ -170,7 +168,7 @@ def _below(top: Directory, known: set[str]) -> list[Directory]:
             if len(found) >= _MAX_BELOW:
                 raise ContainerError("the container has too many cgroups")
             try:
-                fd = posix.open(f"{directory}/{name}", cgroup.DIRECTORY, dir_fd=top.fd)
+                fd = os.open(f"{directory}/{name}", cgroup.DIRECTORY, dir_fd=top.fd)
             except FileNotFoundError:
                 continue
             found.append(Directory(1, path, fd))

@@ -4,6 +4,9 @@ The libraries for it take 20 ms and more to import, for each container of a host
 Source: D-Bus specification 0.43 (message protocol, authentication).
 """
 
+from __future__ import annotations
+
+import os
 from _socket import (
     AF_UNIX,
     SO_RCVTIMEO,
@@ -13,9 +16,8 @@ from _socket import (
     SOL_SOCKET,
     socket,
 )
-from _struct import error as struct_error  # type: ignore[attr-defined]  # typeshed has it not
-from _struct import pack, unpack_from
-from posix import geteuid
+from struct import error as struct_error
+from struct import pack, unpack_from
 
 from nvhook.errors import HostError
 
@@ -82,7 +84,7 @@ class Connection:
             for direction in (SO_RCVTIMEO, SO_SNDTIMEO):  # the latter limits connect, too
                 self._socket.setsockopt(SOL_SOCKET, direction, pack("ll", TIMEOUT, 0))
             self._socket.connect(path)
-            uid = str(geteuid()).encode().hex()
+            uid = str(os.geteuid()).encode().hex()
             self._socket.sendall(f"\0AUTH EXTERNAL {uid}\r\n".encode())
             answer = b""
             while not answer.endswith(b"\r\n") and len(answer) < MAX_LINE:
@@ -101,7 +103,7 @@ class Connection:
         """End the connection."""
         self._socket.close()
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,6 @@
 """Open files by their descriptors."""
 
-import posix
+import os
 
 # What asks for megabytes at once makes the allocator map and unmap them.
 _PIECE = 1 << 16
@@ -12,7 +12,7 @@ def content(fd: int, limit: int) -> bytes:
     Raises: OSError.
     """
     pieces = []
-    while limit > 0 and (piece := posix.read(fd, min(limit, _PIECE))):
+    while limit > 0 and (piece := os.read(fd, min(limit, _PIECE))):
         pieces.append(piece)
         limit -= len(piece)
     return b"".join(pieces)

@@ -4,34 +4,33 @@ A rule list of v1 that allows everything does not show its exceptions, and a pro
 to be followed: then only a trial tells (trial_open).
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.errors import ContainerError, FormatError, UnsupportedError
 from nvhook.kernel import programs
 from nvhook.kernel.cgroup import ENDED, EVERYTHING, covers, read_list
-from nvhook.record import Record
+from nvhook.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
 
     from nvhook.kernel.cgroup import DeviceCgroup
     from nvhook.kernel.device_rules import DeviceRule
 
 
-class Verdict(Record):
+@record
+class Verdict:
     """Whether a device is permitted, None where that can't be computed, and who says so."""
 
-    __slots__ = ("allowed", "rule", "why")
-
-    def __init__(self, rule: "DeviceRule", allowed: bool | None, why: str = "") -> None:
-        self.rule: Final = rule
-        self.allowed: Final = allowed
-        self.why: Final = why
+    rule: DeviceRule
+    allowed: bool | None
+    why: str = ""
 
 
-def verdicts(found: "DeviceCgroup", rules: "Iterable[DeviceRule]") -> tuple[Verdict, ...]:
+def verdicts(found: DeviceCgroup, rules: Iterable[DeviceRule]) -> tuple[Verdict, ...]:
     """Return for each device what the rule lists of v1 and all programs up the tree of v2 say.
 
     Raises: NvhookError if they can't be read.
@@ -62,7 +61,7 @@ def verdicts(found: "DeviceCgroup", rules: "Iterable[DeviceRule]") -> tuple[Verd
     )
 
 
-def _denied(number: int, rules: "tuple[DeviceRule, ...]") -> "tuple[tuple[DeviceRule, ...], str]":
+def _denied(number: int, rules: tuple[DeviceRule, ...]) -> tuple[tuple[DeviceRule, ...], str]:
     """Return what a program denies, and why that can't be told."""
     try:
         return programs.denied(number, rules), ""
@@ -98,4 +97,4 @@ def _programs(directories: tuple[int, ...]) -> list[tuple[int, str]]:
 
 
 def _path(directory: int) -> str:
-    return posix.readlink(f"/proc/self/fd/{directory}")
+    return os.readlink(f"/proc/self/fd/{directory}")

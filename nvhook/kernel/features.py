@@ -1,18 +1,20 @@
 """What this kernel can do, found out by trying it without leaving a trace."""
 
-import posix
+from __future__ import annotations
+
+import os
 from errno import EBADF, EINVAL
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.kernel import bpf, programs
 from nvhook.kernel.mounts import clone
-from nvhook.kernel.root_view import RESOLVE_IN_ROOT
+from nvhook.kernel.process import RESOLVE_IN_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nvhook.kernel.mountinfo import Mount
+    from nvhook.kernel.mountinfo import MountInfo
 
 V1, V2, HYBRID = "v1", "v2", "hybrid"
 NO_SUCH_FD = (1 << 31) - 1  # beyond what any process may have open
@@ -20,7 +22,7 @@ NO_SUCH_FD = (1 << 31) - 1  # beyond what any process may have open
 _ALLOW_ALL = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + bytes((bpf.EXIT,)) + bytes(7)
 
 
-def cgroup_mode(mounts: "Iterable[Mount]") -> str:
+def cgroup_mode(mounts: Iterable[MountInfo]) -> str:
     """Return which cgroup hierarchies decide about devices: v1, v2, hybrid (both), or nothing."""
     kinds = set()
     for mount in mounts:
@@ -40,7 +42,7 @@ def missing(cgroup2: str | None) -> dict[str, str]:
     tries: dict[str, Callable[[], int]] = {
         "openat2 (Linux 5.6)": _openat2,
         "open_tree and mount_setattr (Linux 5.12)": _mount_setattr,
-        "pidfd_open (Linux 5.3)": lambda: call("pidfd_open", posix.getpid()),
+        "pidfd_open (Linux 5.3)": lambda: call(lib.nvh_pidfd_open, os.getpid()),
     }
     if cgroup2 is not None:
         tries["replacing device programs (Linux 5.6)"] = lambda: _bpf_replace(cgroup2)
@@ -48,24 +50,24 @@ def missing(cgroup2: str | None) -> dict[str, str]:
     return {name: why for name, why in reasons.items() if why}
 
 
-def _try(attempt: "Callable[[], int]") -> str:
+def _try(attempt: Callable[[], int]) -> str:
     """Return why it fails, nothing if it does not; what it opens is closed."""
     try:
         fd = attempt()
     except OSError as error:
         return error.strerror or str(error)
     if fd >= 0:
-        posix.close(fd)
+        os.close(fd)
     return ""
 
 
 def _openat2() -> int:
-    flags = posix.O_PATH | posix.O_DIRECTORY
-    root = posix.open("/", flags | posix.O_CLOEXEC)
+    flags = os.O_PATH | os.O_DIRECTORY
+    root = os.open("/", flags | os.O_CLOEXEC)
     try:
-        return call("openat2", root, b".", flags, 0, RESOLVE_IN_ROOT)
+        return call(lib.nvh_openat2, root, b".", flags, 0, RESOLVE_IN_ROOT)
     finally:
-        posix.close(root)
+        os.close(root)
 
 
 def _mount_setattr() -> int:
@@ -75,19 +77,19 @@ def _mount_setattr() -> int:
 
 def _bpf_replace(cgroup2: str) -> int:
     """Ask to replace a program that is none: a kernel that can looks for it and finds nothing."""
-    directory = posix.open(cgroup2, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    directory = os.open(cgroup2, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     program = -1
     try:
-        program = call("bpf_prog_load", _ALLOW_ALL, 2, b"", ffi.NULL, 0)
+        program = call(lib.nvh_bpf_prog_load, _ALLOW_ALL, 2, b"", ffi.NULL, 0)
         flags = programs.ALLOW_MULTI | programs.REPLACE
-        call("bpf_prog_attach", directory, program, flags, NO_SUCH_FD)
+        call(lib.nvh_bpf_prog_attach, directory, program, flags, NO_SUCH_FD)
     except SyscallError as error:
         if error.errno != EBADF:
             raise
     else:
         raise SyscallError(EINVAL, "bpf_prog_attach")  # can't be: nothing was named
     finally:
-        posix.close(directory)
+        os.close(directory)
         if program >= 0:
-            posix.close(program)
+            os.close(program)
     return -1

@@ -3,7 +3,7 @@
 import os
 import struct
 
-from nvhook._native import call
+from nvhook._native import call, lib
 
 # Source: linux/inotify.h.
 IN_MOVED_FROM = 0x40
@@ -32,7 +32,7 @@ class DirectoryWatch:
 
         Raises: OSError.
         """
-        self._fd = call("inotify", os.fsencode(path), _CHANGES | IN_ONLYDIR)
+        self._fd = call(lib.nvh_inotify, os.fsencode(path), _CHANGES | IN_ONLYDIR)
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""

@@ -1,10 +1,11 @@
 """Running processes of a container: pinned, so that a recycled pid is never taken for one."""
 
+from __future__ import annotations
+
 import os
-import posix
 import select
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel.process import Process
 
@@ -29,7 +30,7 @@ class PinnedProcess(Process):
         if not 0 < pid <= MAX_PID:
             raise ContainerError(f"{pid} is not the number of a process", "give a pid of the host")
         try:
-            self.pidfd = call("pidfd_open", pid)
+            self.pidfd = call(lib.nvh_pidfd_open, pid)
         except SyscallError as error:
             raise ContainerError(
                 f"process {pid} can't be opened: {error.strerror}",
@@ -47,8 +48,8 @@ class PinnedProcess(Process):
 
     def close(self) -> None:
         """Close both descriptors."""
-        posix.close(self.pidfd)
-        posix.close(self.proc_fd)
+        os.close(self.pidfd)
+        os.close(self.proc_fd)
 
 
 def first_process(process: PinnedProcess) -> PinnedProcess:
@@ -96,9 +97,9 @@ def _start(stat: bytes) -> int:
     return int(stat.rpartition(b")")[2].split()[19])
 
 
-def processes() -> "Iterator[int]":
+def processes() -> Iterator[int]:
     """Yield the number of every process."""
-    for name in posix.listdir("/proc"):
+    for name in os.listdir("/proc"):
         if name.isascii() and name.isdigit():
             yield int(name)
 
@@ -106,17 +107,17 @@ def processes() -> "Iterator[int]":
 def namespace(pid: int | str, name: str) -> str:
     """Return a namespace's name, ``mnt:[4026531841]``; empty if the process has ended."""
     try:
-        return posix.readlink(f"/proc/{pid}/ns/{name}")
+        return os.readlink(f"/proc/{pid}/ns/{name}")
     except OSError:
         return ""
 
 
-def sharing(process: Process, names: "Iterable[str]") -> list[int]:
+def sharing(process: Process, names: Iterable[str]) -> list[int]:
     """Return the processes that share one of these namespaces with a process, but not with us."""
     wanted = {}
     for name in names:
         try:
-            theirs = posix.readlink(f"ns/{name}", dir_fd=process.proc_fd)
+            theirs = os.readlink(f"ns/{name}", dir_fd=process.proc_fd)
         except OSError:
             continue
         if theirs != namespace("self", name):
@@ -128,7 +129,7 @@ def sharing(process: Process, names: "Iterable[str]") -> list[int]:
     ]
 
 
-def open_devices(pid: int, devices: "Iterable[tuple[int, int]]") -> set[tuple[int, int]]:
+def open_devices(pid: int, devices: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return which of some character devices (major, minor) a process holds open."""
     wanted = {os.makedev(*numbers) for numbers in devices}
     held = set()

@@ -3,47 +3,33 @@
 Source: proc_pid_mountinfo(5).
 """
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.errors import ContainerError, FormatError
 from nvhook.kernel.descriptors import content
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+from nvhook.record import record
 
 MAX_BYTES = 32 << 20
 FIELDS_BEFORE = 6  # mount id, parent id, major:minor, root, mount point, options
 FIELDS_AFTER = 3  # file system type, source, super block options
 
 
-class Mount:
+@record
+class MountInfo:
     """One mount; ``device`` is ``major:minor``, ``root`` the directory of that file system."""
 
-    __slots__ = (
-        "device",
-        "fs_type",
-        "mount_id",
-        "mount_point",
-        "optional",
-        "options",
-        "parent_id",
-        "root",
-        "source",
-        "super_options",
-    )
-
-    def __init__(self, before: list[bytes], optional: list[bytes], after: list[bytes]) -> None:
-        self.mount_id: Final = int(before[0])
-        self.parent_id: Final = int(before[1])
-        self.device: Final = _text(before[2])
-        self.root: Final = _text(unescape(before[3]))
-        self.mount_point: Final = _text(unescape(before[4]))
-        self.options: Final = tuple(_text(before[5]).split(","))
-        self.optional: Final = tuple([_text(field) for field in optional])
-        self.fs_type: Final = _text(unescape(after[0]))
-        self.source: Final = _text(unescape(after[1]))
-        self.super_options: Final = tuple(_text(unescape(after[2])).split(","))
+    mount_id: int
+    parent_id: int
+    device: str
+    root: str
+    mount_point: str
+    options: tuple[str, ...]
+    optional: tuple[str, ...]
+    fs_type: str
+    source: str
+    super_options: tuple[str, ...]
 
     @property
     def shared(self) -> int | None:
@@ -53,11 +39,8 @@ class Mount:
                 return int(field[7:])
         return None
 
-    def __repr__(self) -> str:
-        return f"Mount({self.mount_point!r}, {self.fs_type!r}, root={self.root!r})"
 
-
-def parse(data: bytes, containing: bytes = b"") -> tuple[Mount, ...]:
+def parse(data: bytes, containing: bytes = b"") -> tuple[MountInfo, ...]:
     """Return the mounts in the kernel's order; a later one covers an earlier one of the same place.
 
     Lines without ``containing`` are skipped unread: a host has thousands of mounts.
@@ -69,7 +52,7 @@ def parse(data: bytes, containing: bytes = b"") -> tuple[Mount, ...]:
 
 def read(
     proc: str = "/proc", pid: int | str = "self", containing: bytes = b""
-) -> tuple[Mount, ...]:
+) -> tuple[MountInfo, ...]:
     """Parse a process's mountinfo.
 
     Raises: FormatError; ContainerError if the process has gone.
@@ -84,11 +67,11 @@ def table(proc: str = "/proc", pid: int | str = "self") -> bytes:
     """
     path = f"{proc}/{pid}/mountinfo"
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = content(fd, MAX_BYTES + 1)
         finally:
-            posix.close(fd)
+            os.close(fd)
     except OSError as error:
         hint = "has the process ended?"
         raise ContainerError(f"can't read {path}: {error.strerror}", hint) from error
@@ -109,14 +92,24 @@ def unescape(field: bytes) -> bytes:
     return head
 
 
-def _mount(line: bytes) -> Mount:
+def _mount(line: bytes) -> MountInfo:
     fields = line.split(b" ")
     try:
         dash = fields.index(b"-", FIELDS_BEFORE)
-        after = fields[dash + 1 :]
-        if len(after) < FIELDS_AFTER:
-            raise ValueError
-        return Mount(fields[:FIELDS_BEFORE], fields[FIELDS_BEFORE:dash], after)
+        number, parent, device, root, place, options = fields[:FIELDS_BEFORE]
+        fs_type, source, super_options = fields[dash + 1 :][:FIELDS_AFTER]
+        return MountInfo(
+            int(number),
+            int(parent),
+            _text(device),
+            _text(unescape(root)),
+            _text(unescape(place)),
+            tuple(_text(options).split(",")),
+            tuple([_text(field) for field in fields[FIELDS_BEFORE:dash]]),
+            _text(unescape(fs_type)),
+            _text(unescape(source)),
+            tuple(_text(unescape(super_options)).split(",")),
+        )
     except ValueError as error:
         raise FormatError(f"mountinfo line {line[:80]!r} is not understood") from error
 

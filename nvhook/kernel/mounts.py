@@ -1,9 +1,6 @@
 """Detached mounts: cloned from host files outside, moved onto descriptors inside a container."""
 
-import posix
-
-from nvhook._native import call
-from nvhook.errors import ContainerError
+from nvhook._native import call, lib
 
 MS_PRIVATE = 1 << 18
 
@@ -17,8 +14,8 @@ def clone(path: str, options: tuple[str, ...]) -> int:
     Private, because with shared propagation a container could mount over the host's own file.
     Raises: SyscallError.
     """
-    wanted = _attributes(options)
-    return call("clone_mount", path.encode(), wanted, _ALL & ~wanted, MS_PRIVATE)
+    wanted = attributes(options)
+    return call(lib.nvh_clone_mount, path.encode(), wanted, _ALL & ~wanted, MS_PRIVATE)
 
 
 def clone_tree(root: int) -> int:
@@ -27,7 +24,7 @@ def clone_tree(root: int) -> int:
     Only the root's own mount can be written: below it are volumes of the host, too.
     Raises: SyscallError.
     """
-    return call("clone_tree", root, _attributes(("nosuid", "nodev")), _attributes(("ro",)))
+    return call(lib.nvh_clone_tree, root, attributes(("nosuid", "nodev")), attributes(("ro",)))
 
 
 def writable(directory: int) -> int:
@@ -36,39 +33,22 @@ def writable(directory: int) -> int:
     The container never sees it, and what is made through it stands in the file system itself.
     Raises: SyscallError.
     """
-    return call("clone_directory", directory, _attributes(("ro",)), MS_PRIVATE)
+    return call(lib.nvh_clone_directory, directory, attributes(("ro",)), MS_PRIVATE)
 
 
 def tmpfs(mode: str = "0555", size: str = "64k") -> int:
     """Return a detached, empty, writable tmpfs (nosuid, nodev, noexec)."""
-    return call("tmpfs", mode.encode(), size.encode())
+    return call(lib.nvh_tmpfs, mode.encode(), size.encode())
 
 
 def set_options(mount: int, options: tuple[str, ...]) -> None:
     """Give a mount exactly these options."""
-    wanted = _attributes(options)
-    call("mount_setattr", mount, 0, wanted, _ALL & ~wanted, 0)
+    wanted = attributes(options)
+    call(lib.nvh_mount_setattr, mount, 0, wanted, _ALL & ~wanted, 0)
 
 
-def attach(mount: int, target: int, shared: "frozenset[int]", path: str) -> bool:
-    """Move a detached mount onto a target descriptor; False if the same file is there already.
-
-    shared: the ids of the container's mounts that propagate to the host. On one of those our mount
-    would appear on the host and stay there for ever.
-    """
-    if shared and call("mount_id", target) in shared and not _is_same(mount, target):
-        raise ContainerError(
-            f"{path} is on a volume with shared propagation: mounts would leak to the host",
-            "mount the volume elsewhere, or with rslave",
-        )
-    return call("attach", mount, target) == 1
-
-
-def _is_same(first: int, second: int) -> bool:
-    return posix.fstat(first)[1:3] == posix.fstat(second)[1:3]  # st_ino, st_dev
-
-
-def _attributes(options: tuple[str, ...]) -> int:
+def attributes(options: tuple[str, ...]) -> int:
+    """Return mount options as the kernel's MOUNT_ATTR_ flags."""
     wanted = 0
     for option in options:
         wanted |= _ATTRIBUTES[option]

@@ -2,12 +2,12 @@
 
 import posix
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError, HostError
 from nvhook.kernel.descriptors import content
 
 CLONE_NEWNS = 0x00020000
-_RESOLVE_IN_ROOT = 0x10
+RESOLVE_IN_ROOT = 0x10
 
 
 class Process:
@@ -86,7 +86,7 @@ class Process:
         root = self.open("root", posix.O_PATH | posix.O_DIRECTORY)
         flags = posix.O_PATH | posix.O_DIRECTORY
         try:
-            return call("openat2", root, path.encode(), flags, 0, _RESOLVE_IN_ROOT)
+            return call(lib.nvh_openat2, root, path.encode(), flags, 0, RESOLVE_IN_ROOT)
         except SyscallError as error:
             raise ContainerError(
                 f"the root {path} can't be opened in the container's mount namespace: "
@@ -115,7 +115,7 @@ class MountNamespace:
 
     def __enter__(self) -> None:
         try:
-            call("setns", self._there, CLONE_NEWNS)
+            call(lib.nvh_setns, self._there, CLONE_NEWNS)
         except SyscallError as error:
             raise HostError(
                 f"the container's mount namespace can't be entered: {error.strerror}",
@@ -123,6 +123,6 @@ class MountNamespace:
             ) from error
 
     def __exit__(self, *_: object) -> None:
-        call("setns", self._home, CLONE_NEWNS)
+        call(lib.nvh_setns, self._home, CLONE_NEWNS)
         posix.close(self._home)
         posix.close(self._there)

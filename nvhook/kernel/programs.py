@@ -4,17 +4,22 @@ A program is replaced in one step. Detaching first would leave the cgroup open t
 the moment in between.
 """
 
-import posix
+import os
 from errno import EACCES, EINVAL, ENOENT, ENOSPC, EPERM
 
-from nvhook._native import SyscallError, call, ffi
+from nvhook._native import SyscallError, call, ffi, lib
 from nvhook.errors import ContainerError, NvhookError, UnsupportedError
 from nvhook.kernel import bpf
 from nvhook.kernel.device_rules import MAX_MINOR, canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from nvhook.kernel.device_rules import DeviceRule
+
+    # Programs as they were found: whether of a directory above, before, after.
+    Seen: TypeAlias = "list[tuple[bool, bytes, bytes]]"
 
 ALLOW_MULTI = 2  # BPF_F_ALLOW_MULTI: programs of the directory and its ancestors are ANDed
 
@@ -37,7 +42,7 @@ def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
     ids = ffi.new("uint32_t[]", MAX_PROGRAMS)
     flags = ffi.new("uint32_t *")
     try:
-        count = call("bpf_query", cgroup, query, ids, MAX_PROGRAMS, flags)
+        count = call(lib.nvh_bpf_query, cgroup, query, ids, MAX_PROGRAMS, flags)
     except SyscallError as error:
         if error.errno == EINVAL:  # a kernel without device programs
             return (), 0
@@ -47,15 +52,18 @@ def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
     return tuple(ids[0:count]), flags[0]
 
 
-def allow(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
+def allow(
+    cgroup: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None
+) -> tuple[str, ...]:
     """Put the rules in front of every program of the directory; return what was swapped.
 
     Another process (systemd, a runtime's update) may swap at the same time: start again then.
+    seen: gets each program as it was found and as it is now.
 
     Raises: NvhookError; no program is changed if one of them can't be.
     """
-    check_above(cgroup, rules)
-    return rewrite(cgroup, rules)
+    check_above(cgroup, rules, seen)
+    return rewrite(cgroup, rules, seen=seen)
 
 
 def rewrite(
@@ -63,6 +71,7 @@ def rewrite(
     allowed: "tuple[DeviceRule, ...]",
     taken: "tuple[DeviceRule, ...]" = (),
     refused: "tuple[DeviceRule, ...]" = (),
+    seen: "Seen | None" = None,
 ) -> tuple[str, ...]:
     """Put rules in front of every program of the directory; return what was swapped.
 
@@ -81,6 +90,8 @@ def rewrite(
             swapped = [patch.swap(cgroup, flags) for patch in patches if patch.new >= 0]
             done += [line for line in swapped if line]
             if all(swapped):
+                if seen is not None:
+                    seen += [(False, patch.before, patch.after) for patch in patches]
                 return tuple(done)
         except ProgramGoneError:
             continue
@@ -90,7 +101,7 @@ def rewrite(
     raise ContainerError("the container's device programs keep changing", "try again")
 
 
-def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
+def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None) -> None:
     """Make sure that no directory above denies what the rules allow: all programs must agree.
 
     A program that can't be read or followed is left to the kernel's judgement.
@@ -103,7 +114,7 @@ def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
         if number in own:
             continue
         try:
-            closed = denied(number, rules)
+            closed = denied(number, rules, seen)
         except UnsupportedError:
             continue
         for kind, major, minor, access in closed:
@@ -114,7 +125,9 @@ def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]") -> None:
             )
 
 
-def denied(number: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, ...]":
+def denied(
+    number: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None
+) -> "tuple[DeviceRule, ...]":
     """Return the rules that a program does not allow; one that has gone denies nothing.
 
     Raises: UnsupportedError if it can't be read or followed; NvhookError.
@@ -124,10 +137,13 @@ def denied(number: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, .
     except ProgramGoneError:
         return ()
     try:
-        decoded = bpf.decode(instructions(program))
+        insns = instructions(program)
+        decoded = bpf.decode(insns)
+        if seen is not None:
+            seen.append((True, insns, insns))
         return tuple([rule for rule in rules if not bpf.run(decoded, rule)])
     finally:
-        posix.close(program)
+        os.close(program)
 
 
 class ProgramGoneError(ContainerError):
@@ -137,7 +153,7 @@ class ProgramGoneError(ContainerError):
 class Patch:
     """One attached program and, if its rules change, its loaded replacement (``new`` >= 0)."""
 
-    __slots__ = ("id", "new", "old")
+    __slots__ = ("after", "before", "id", "new", "old")
 
     def __init__(
         self,
@@ -150,7 +166,7 @@ class Patch:
         self.new = -1
         self.old = open_program(number)
         try:
-            insns = instructions(self.old)
+            insns = self.before = self.after = instructions(self.old)
             had, original = bpf.split(insns)
             kept = _without(had or (), taken) + _denials(refused, original)
             wanted = canonical(kept + allowed, denials=True)
@@ -160,6 +176,7 @@ class Patch:
                 lifted = tuple([(*rule[:3], "rwm") for rule in had or () if not rule[3]])
                 check(insns, patched, wanted + taken + lifted, allowed)
                 self.new = load(patched, name_of(self.old))
+                self.after = patched
         except NvhookError:
             self.close()
             raise
@@ -168,10 +185,10 @@ class Patch:
         """Replace the old program; return what was done, or nothing if the old one is not there."""
         try:
             if flags & ALLOW_MULTI:
-                call("bpf_prog_attach", cgroup, self.new, ALLOW_MULTI | REPLACE, self.old)
+                call(lib.nvh_bpf_prog_attach, cgroup, self.new, ALLOW_MULTI | REPLACE, self.old)
             else:  # one program only, and attaching replaces it
-                call("bpf_prog_attach", cgroup, self.new, flags, -1)
-            return f"program {self.id} -> {call('bpf_prog_id', self.new)}"
+                call(lib.nvh_bpf_prog_attach, cgroup, self.new, flags, -1)
+            return f"program {self.id} -> {call(lib.nvh_bpf_prog_id, self.new)}"
         except SyscallError as error:
             if error.errno != ENOENT:
                 raise failed("replace a device program", error) from error
@@ -185,7 +202,7 @@ class Patch:
         """Close both descriptors; what is attached stays attached."""
         for fd in (self.old, self.new):
             if fd >= 0:
-                posix.close(fd)
+                os.close(fd)
         self.old = self.new = -1
 
 
@@ -216,7 +233,7 @@ def open_program(number: int) -> int:
     Raises: ProgramGoneError, NvhookError.
     """
     try:
-        return call("bpf_prog_fd", number)
+        return call(lib.nvh_bpf_prog_fd, number)
     except SyscallError as error:
         if error.errno == ENOENT:
             raise ProgramGoneError(f"device program {number} has gone") from error
@@ -229,11 +246,11 @@ def instructions(program: int) -> bytes:
     Raises: UnsupportedError if the kernel hides it or its constants.
     """
     try:
-        size = call("bpf_prog_xlated", program, ffi.NULL, 0)
+        size = call(lib.nvh_bpf_prog_xlated, program, ffi.NULL, 0)
         if size > MAX_BYTES:
             raise UnsupportedError(f"a device program of {size} bytes is too large")
         buffer = ffi.new("char[]", size)
-        call("bpf_prog_xlated", program, buffer, size)
+        call(lib.nvh_bpf_prog_xlated, program, buffer, size)
     except SyscallError as error:
         if error.errno == EACCES:
             raise UnsupportedError("the kernel hides device programs", HARDENED) from error
@@ -248,7 +265,7 @@ def name_of(program: int) -> bytes:
     """Return the name the program was loaded with, often empty."""
     buffer = ffi.new("char[16]")
     try:
-        call("bpf_prog_name", program, buffer)
+        call(lib.nvh_bpf_prog_name, program, buffer)
     except SyscallError as error:
         raise failed("read a device program's name", error) from error
     name: bytes = ffi.string(buffer)
@@ -262,7 +279,7 @@ def load(insns: bytes, name: bytes) -> int:
     """
     count = len(insns) // bpf.INSN
     try:
-        program = call("bpf_prog_load", insns, count, name, ffi.NULL, 0)
+        program = call(lib.nvh_bpf_prog_load, insns, count, name, ffi.NULL, 0)
     except SyscallError as error:
         log = ffi.new("char[]", LOG_BYTES)
         _load_with_log(insns, count, name, log)
@@ -272,10 +289,10 @@ def load(insns: bytes, name: bytes) -> int:
     try:
         kept = instructions(program) == insns
     except NvhookError:
-        posix.close(program)
+        os.close(program)
         raise
     if not kept:
-        posix.close(program)
+        os.close(program)
         raise UnsupportedError("the kernel has rewritten the patched device program")
     return program
 
@@ -306,7 +323,7 @@ def check(
 
 def _load_with_log(insns: bytes, count: int, name: bytes, log: object) -> None:
     try:
-        posix.close(call("bpf_prog_load", insns, count, name, log, LOG_BYTES))
+        os.close(call(lib.nvh_bpf_prog_load, insns, count, name, log, LOG_BYTES))
     except SyscallError:
         return  # as before; what is wanted is the log
 

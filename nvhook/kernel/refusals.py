@@ -1,9 +1,9 @@
 """Why nvhook does not touch something in a container's root, as errors a person can act on."""
 
-import _stat as stat
 import errno
+import stat
 
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError
 
 TMPFS_MAGIC = 0x01021994
@@ -39,12 +39,25 @@ class NoPlaceError(ContainerError):
 
 def refuse_kernel_filesystem(fd: int, path: str) -> None:
     """Raise ContainerError if an open file or directory is on procfs, sysfs and their like."""
-    magic = call("filesystem_magic", fd)
+    magic = call(lib.nvh_filesystem_magic, fd)
     if magic in _KERNEL_FILESYSTEMS:
-        raise ContainerError(
-            f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
-            "the image or a volume redirects a driver path; nothing was changed there",
-        )
+        raise kernel_files(path, magic)
+
+
+def kernel_files(path: str, magic: int) -> ContainerError:
+    """Return the error for a path that leads into a file system of the kernel's own."""
+    return ContainerError(
+        f"{path} of the image leads into {_KERNEL_FILESYSTEMS[magic]}",
+        "the image or a volume redirects a driver path; nothing was changed there",
+    )
+
+
+def keeps_changing(path: str) -> ContainerError:
+    """Return the error for a path that could not be resolved."""
+    return ContainerError(
+        f"{path} keeps changing while it is resolved",
+        "something renames directories of the container's root at this moment",
+    )
 
 
 def on_a_volume(path: str) -> NoPlaceError:

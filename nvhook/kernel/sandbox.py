@@ -6,6 +6,8 @@ device can be opened and no volume written, without capabilities, with a system 
 a deadline. The container's own ldconfig is never run.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import resource
@@ -13,7 +15,7 @@ import signal
 
 import prctl
 
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError, HostError
 from nvhook.kernel import mounts
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nvhook.kernel.process import Process
-    from nvhook.kernel.rootfs import Rootfs
+    from nvhook.kernel.root import Root
 
 # Debian and Ubuntu: ldconfig is a shell script around ldconfig.real on some versions.
 _CANDIDATES = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/sbin/ldconfig")
@@ -34,7 +36,7 @@ _LAST_CAP = 40
 _FAILED = 71
 
 
-def ldconfig(process: "Process", rootfs: "Rootfs", directories: tuple[str, ...]) -> None:
+def ldconfig(process: Process, rootfs: Root, directories: tuple[str, ...]) -> None:
     """Rebuild a container's loader cache: its own configuration's directories, and these.
 
     Raises: HostError if the host has no ldconfig, ContainerError if it fails.
@@ -89,7 +91,7 @@ def _sealed_ldconfig() -> int:
     )
 
 
-def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...]) -> "NoReturn":
+def _confine_and_run(program: int, rootfs: Root, directories: tuple[str, ...]) -> NoReturn:
     os.fchdir(mounts.clone_tree(rootfs.fd))
     os.chroot(".")
     os.chdir("/")
@@ -109,6 +111,6 @@ def _confine_and_run(program: int, rootfs: "Rootfs", directories: tuple[str, ...
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     prctl.set_no_new_privs(1)
-    call("seccomp_ldconfig")
+    call(lib.nvh_seccomp_ldconfig)
     arguments = ["ldconfig", "-f", "/etc/ld.so.conf", "-C", _CACHE, "-X", *directories]
     os.execve(program, arguments, {})  # noqa: S606 - no shell is the point

@@ -4,8 +4,10 @@ A rule that was only added to the cgroup is lost at the next ``systemctl daemon-
 ``set-property``: systemd then installs its own list again.
 """
 
-from _struct import error as struct_error  # type: ignore[attr-defined]  # typeshed has it not
-from _struct import unpack_from
+from __future__ import annotations
+
+from struct import error as struct_error
+from struct import unpack_from
 
 from nvhook.errors import HostError
 from nvhook.kernel.cgroup import SYSTEMD_SOCKET
@@ -22,7 +24,7 @@ _KINDS = {".scope": "Scope", ".service": "Service"}
 _KEPT = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
-def allow(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKET) -> str:
+def allow(unit: str, rules: Iterable[DeviceRule], socket: str = SYSTEMD_SOCKET) -> str:
     """Put devices on a unit's list, until it ends; say what was done.
 
     Nothing is done to a unit without a list: with one it would be closed to all other devices.
@@ -39,7 +41,7 @@ def allow(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKET
     return f"{unit}: {len(entries)} devices"
 
 
-def forget(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKET) -> None:
+def forget(unit: str, rules: Iterable[DeviceRule], socket: str = SYSTEMD_SOCKET) -> None:
     """Take devices off a unit's list, as allow has put them there.
 
     Raises: HostError.
@@ -52,13 +54,13 @@ def forget(unit: str, rules: "Iterable[DeviceRule]", socket: str = SYSTEMD_SOCKE
             _set(bus, unit, [[], kept])  # an empty list empties it, the next one is added
 
 
-def _path(rule: "DeviceRule") -> str:
+def _path(rule: DeviceRule) -> str:
     """Return how a device is called on a list: parsed, it need not exist (systemd 240)."""
     kind, major, minor, _ = rule
     return f"/dev/{'block' if kind == 'b' else 'char'}/{major}:{minor}"
 
 
-def _set(bus: Connection, unit: str, lists: "list[list[tuple[str, str]]]") -> None:
+def _set(bus: Connection, unit: str, lists: list[list[tuple[str, str]]]) -> None:
     """Assign DeviceAllow, once for each list."""
     body = Writer()
     body.text(unit)

@@ -1,6 +1,8 @@
 """Which devices a process may open: tried, by a child in its cgroup, as its user."""
 
-import posix
+from __future__ import annotations
+
+import os
 import select
 from errno import EIO
 
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
     from nvhook.kernel.process import Process
 
 TIMEOUT = 20.0  # seconds: the first open of an idle GPU initialises it
-_OPEN = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _JOIN_FAILED = 255
 _SIGKILL = 9
 
 
-def try_open(process: "Process", found: "DeviceCgroup", nodes: "Sequence[int]") -> tuple[int, ...]:
+def try_open(process: Process, found: DeviceCgroup, nodes: Sequence[int]) -> tuple[int, ...]:
     """Open nodes, given by O_PATH descriptors, as the process could; 0 or an errno for each.
 
     A forked child enters the process's device cgroup and takes its user and groups. It needs no
@@ -31,22 +33,22 @@ def try_open(process: "Process", found: "DeviceCgroup", nodes: "Sequence[int]") 
     """
     user, groups = _identity(process)
     entrances = [
-        posix.open("cgroup.procs", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=each[0])
+        os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=each[0])
         for each in (found.v1, found.v2)
         if each
     ]
-    reader, writer = posix.pipe()
-    pid = posix.fork()
+    reader, writer = os.pipe()
+    pid = os.fork()
     if pid == 0:
         _child(entrances, user, groups, nodes, writer)
     for fd in (*entrances, writer):
-        posix.close(fd)
+        os.close(fd)
     try:
         answers = _answers(reader, len(nodes))
     finally:
-        posix.close(reader)
-        posix.kill(pid, _SIGKILL)
-        posix.waitpid(pid, 0)
+        os.close(reader)
+        os.kill(pid, _SIGKILL)
+        os.waitpid(pid, 0)
     if answers[:1] == bytes((_JOIN_FAILED,)):
         raise ContainerError("can't enter the container's cgroup and user", "run it as root")
     if len(answers) < len(nodes):
@@ -60,14 +62,14 @@ def try_open(process: "Process", found: "DeviceCgroup", nodes: "Sequence[int]") 
 def _answers(reader: int, count: int) -> bytes:
     answers = b""
     while len(answers) < count and select.select([reader], [], [], TIMEOUT)[0]:
-        chunk = posix.read(reader, 4096)
+        chunk = os.read(reader, 4096)
         if not chunk:
             break
         answers += chunk
     return answers
 
 
-def _identity(process: "Process") -> tuple[tuple[int, int], list[int]]:
+def _identity(process: Process) -> tuple[tuple[int, int], list[int]]:
     """Return the process's (uid, gid) and groups, as the file system counts them, in our terms."""
     fields: dict[str, list[int]] = {}
     for line in process.read("status").decode("ascii", "replace").splitlines():
@@ -78,32 +80,32 @@ def _identity(process: "Process") -> tuple[tuple[int, int], list[int]]:
 
 
 def _child(
-    entrances: "Sequence[int]",
+    entrances: Sequence[int],
     user: tuple[int, int],
     groups: list[int],
-    nodes: "Sequence[int]",
+    nodes: Sequence[int],
     writer: int,
-) -> "NoReturn":
+) -> NoReturn:
     """Open the nodes and write one byte for each; nothing is imported, nobody else's code runs."""
     answers = [_JOIN_FAILED]
     try:
         for entrance in entrances:
-            posix.write(entrance, b"0")
-        posix.setgroups(groups)
-        posix.setresgid(user[1], user[1], user[1])
-        posix.setresuid(user[0], user[0], user[0])
+            os.write(entrance, b"0")
+        os.setgroups(groups)
+        os.setresgid(user[1], user[1], user[1])
+        os.setresuid(user[0], user[0], user[0])
         answers.clear()
         for node in nodes:
             # One by one: where one hangs, the others' answers are out.
-            posix.write(writer, bytes((_errno_of_open(node),)))
+            os.write(writer, bytes((_errno_of_open(node),)))
     finally:  # whatever happens: this is a copy of the caller
-        posix.write(writer, bytes(answers))
-        posix._exit(0)
+        os.write(writer, bytes(answers))
+        os._exit(0)
 
 
 def _errno_of_open(node: int) -> int:
     try:
-        posix.close(posix.open(f"/proc/self/fd/{node}", _OPEN))
+        os.close(os.open(f"/proc/self/fd/{node}", _OPEN))
     except OSError as error:
         return error.errno or EIO
     return 0

@@ -12,7 +12,7 @@ from nvhook.core.catalog import CONTROL_NODES
 from nvhook.core.cdi_render import device_names
 from nvhook.core.features import GDRCOPY, GDS, IMEX, MOFED, Feature
 from nvhook.core.inventory import Device
-from nvhook.core.mig import node_names
+from nvhook.core.mig_plans import node_names
 from nvhook.core.rare_requests import IMEX_MOUNTS
 from nvhook.core.request import DEVICE_MOUNTS, IMEX_CHANNELS, VISIBLE_DEVICES
 from nvhook.errors import HostError, RequestError

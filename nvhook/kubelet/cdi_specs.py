@@ -11,11 +11,11 @@ from nvhook.cdi import specs
 from nvhook.config import Config
 from nvhook.core.features import GDRCOPY, GDS, IMEX, MOFED
 from nvhook.errors import NvhookError
-from nvhook.formats.cdi import (
+from nvhook.formats.cdi_spec import (
+    CdiDevice,
+    CdiDeviceNode,
+    CdiMount,
     ContainerEdits,
-    Device,
-    DeviceNode,
-    Mount,
     Spec,
     minimum_version,
 )
@@ -24,6 +24,7 @@ from nvhook.kubelet.answers import CDI_VENDOR, HostFacts, features, imex_channel
 from nvhook.kubelet.resources import Resource
 from nvhook.kubelet.scan import own_dev_root
 from nvhook.kubelet.settings import Settings
+from nvhook.record import replace
 
 DIRECTORY = "/var/run/cdi"
 _ENDING = ".json"
@@ -67,7 +68,7 @@ def ensure(
 def seen_from_here(settings: Settings, config: Config) -> Config:
     """Return the configuration with the driver where the plugin sees it."""
     root = settings.driver_root_here or config.driver_root
-    return config.replace(driver_root=root, dev_root=own_dev_root(settings, config))
+    return replace(config, driver_root=root, dev_root=own_dev_root(settings, config))
 
 
 def as_on_host(spec: Spec, settings: Settings, config: Config, facts: HostFacts) -> Spec:
@@ -76,14 +77,14 @@ def as_on_host(spec: Spec, settings: Settings, config: Config, facts: HostFacts)
     roots = [(here.dev_root, facts.dev_root)]
     if settings.driver_root_here:
         roots.append((here.driver_root, settings.driver_root))
-    devices = [Device(each.name, _edits(each.edits, roots)) for each in spec.devices]
-    spec = spec.replace(devices=tuple(devices), edits=_edits(spec.edits, roots))
-    return spec.replace(version=minimum_version(spec))
+    devices = [CdiDevice(each.name, _edits(each.edits, roots)) for each in spec.devices]
+    spec = replace(spec, devices=tuple(devices), edits=_edits(spec.edits, roots))
+    return replace(spec, version=minimum_version(spec))
 
 
 def without_hooks(spec: Spec) -> Spec:
     """Return a spec without its hooks: those of a host can't be looked at from a container."""
-    return spec.replace(edits=spec.edits.replace(hooks=()))
+    return replace(spec, edits=replace(spec.edits, hooks=()))
 
 
 def _wanted(settings: Settings, facts: HostFacts, devices: list[str]) -> list[specs.Wanted]:
@@ -121,18 +122,19 @@ def _remove_others(directory: str, wanted: set[str], keep_gpus: bool) -> None:
 
 
 def _edits(edits: ContainerEdits, roots: list[tuple[str, str]]) -> ContainerEdits:
-    return edits.replace(
+    return replace(
+        edits,
         device_nodes=tuple(_node(node, roots) for node in edits.device_nodes),
         mounts=tuple(
-            Mount(_moved(each.host_path, roots), each.container_path, each.options, each.type)
+            CdiMount(_moved(each.host_path, roots), each.container_path, each.options, each.type)
             for each in edits.mounts
         ),
     )
 
 
-def _node(node: DeviceNode, roots: list[tuple[str, str]]) -> DeviceNode:
+def _node(node: CdiDeviceNode, roots: list[tuple[str, str]]) -> CdiDeviceNode:
     path = _moved(node.host_path or node.path, roots)
-    return node.replace(host_path="" if path == node.path else path)
+    return replace(node, host_path="" if path == node.path else path)
 
 
 def _moved(path: str, roots: list[tuple[str, str]]) -> str:

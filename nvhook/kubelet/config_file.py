@@ -7,9 +7,12 @@ A key that it would ignore unread is an error, since it is a mistake; but for th
 Source: kubernetes reference, section 2.1 and 2.8; tests/data/device_plugin.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvhook.errors import ConfigError, FormatError, RequestError
 from nvhook.formats import yaml_text
@@ -108,7 +111,7 @@ class _Node:
         self._what = what
         self._place = place
 
-    def keys(self, known: "set[str]", hint: "_Hint | None" = None) -> "dict[str, _Node]":
+    def keys(self, known: set[str], hint: _Hint | None = None) -> dict[str, _Node]:
         """Return what an object has by key, without what is null.
 
         Raises: ConfigError for no object and for unknown keys.
@@ -124,7 +127,7 @@ class _Node:
                 )
         return {key: child for key, child in children.items() if child.value is not None}
 
-    def items(self) -> "list[_Node]":
+    def items(self) -> list[_Node]:
         """Return the items of a list of at least one.
 
         Raises: ConfigError.
@@ -196,16 +199,11 @@ class _Node:
         ).removeprefix(".")
         return ConfigError(f"{self._what} line {line}: {dotted or 'the file'} {message}", hint)
 
-    def _child(self, part: str | int, value: object) -> "_Node":
+    def _child(self, part: str | int, value: object) -> _Node:
         return _Node(self._data, self._what, (*self._place, part), value)
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    _Hint: TypeAlias = Callable[[str], str]
+_Hint: TypeAlias = Callable[[str], str]
 
 
 def _flags(node: _Node, path: str, warnings: list[str]) -> dict[str, object]:

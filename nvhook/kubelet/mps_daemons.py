@@ -1,5 +1,7 @@
 """The MPS control daemons of all resources that are shared by MPS."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ class _Running:
     made_for: object
     resource: Resource
     daemon: Mps | str
-    task: "asyncio.Task[None]"
+    task: asyncio.Task[None]
 
 
 class MpsDaemons:
@@ -89,7 +91,7 @@ class MpsDaemons:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _start(self, name: str, daemon: Mps | str) -> "asyncio.Task[None]":
+    def _start(self, name: str, daemon: Mps | str) -> asyncio.Task[None]:
         task = asyncio.ensure_future(_run(daemon, self._places.setdefault(name, asyncio.Lock())))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -6,7 +6,7 @@ import sys
 
 import prctl
 
-from nvhook._native import SyscallError, call
+from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel import mounts
 
@@ -33,8 +33,8 @@ def start(control: str, shm: str) -> None:
 
 def _mount(shm: str) -> None:
     """Put a directory over /dev/shm, for this process and those it starts."""
-    call("unshare", _CLONE_NEWNS)
+    call(lib.nvh_unshare, _CLONE_NEWNS)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    call("mount_setattr", root, _AT_RECURSIVE, 0, 0, _MS_SLAVE)
+    call(lib.nvh_mount_setattr, root, _AT_RECURSIVE, 0, 0, _MS_SLAVE)
     there = os.open(SHM, os.O_PATH | os.O_DIRECTORY)
-    mounts.attach(mounts.clone(shm, ("nosuid", "nodev", "noexec")), there, frozenset(), SHM)
+    call(lib.nvh_move_mount, mounts.clone(shm, ("nosuid", "nodev", "noexec")), there)

@@ -37,16 +37,16 @@ def options_of(settings: type) -> tuple[Setting, ...]:
         if each.metadata:
             names, doc, kind = each.metadata["option"]
             kind = kind or _kind_of(hints[each.name])
-            found.append(named(kind, names, doc, each.name, each.default))
+            found.append(named(kind, names, doc, each.name))
     return tuple(found)
 
 
-def named(kind: Kind, names: str, doc: str, attribute: str = "", default: object = None) -> Setting:
+def named(kind: Kind, names: str, doc: str, attribute: str = "") -> Setting:
     """Return an option by its names."""
     flags = tuple(name for name in names.split() if name.startswith("-"))
     variables = tuple(name for name in names.split() if name.isupper())
     key = next((name for name in names.split() if "." in name), "")
-    return Setting(key, kind, default, doc, attribute, flags, variables)
+    return Setting(key, kind, doc, attribute, flags, variables)
 
 
 def _kind_of(hint: object) -> Kind:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from nvhook.config import Config
 from nvhook.core.inventory import HostNode, Inventory
 from nvhook.errors import HostError
-from nvhook.host import mig
+from nvhook.host import mig_devices
 from nvhook.host.discovery import discover
 from nvhook.host.driver_texts import list_gpu_directories, read_driver_version, read_text
 from nvhook.host.nodes import find_nodes, read_node
@@ -31,7 +31,7 @@ def scan(settings: Settings, config: Config) -> Host:
     root = settings.driver_root_here or config.driver_root
     dev_root = own_dev_root(settings, config)
     inventory = discover(root, dev_root, config.proc_root, config.sys_root)
-    inventory = mig.add_to(inventory, dev_root, config.state_directory)
+    inventory = mig_devices.add_to(inventory, dev_root, config.state_directory)
     nodes = {gpu.pci_bus_id: _numa(config.sys_root, gpu.pci_bus_id) for gpu in inventory.gpus}
     numa = {bus_id: node for bus_id, node in nodes.items() if node is not None}
     names = {node.name for node in inventory.nodes}

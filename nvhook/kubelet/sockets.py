@@ -6,6 +6,7 @@ kubelets, and is found again by one link(2). The names are this process's own, b
 rolling update two plugins serve the same resource.
 """
 
+import hashlib
 import os
 import re
 import secrets
@@ -112,8 +113,6 @@ def identity(path: str) -> tuple[int, int, int] | None:
 def _short(name: str, room: int) -> str:
     if len(name) <= room:
         return name
-    import hashlib
-
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{name[: max(room - 9, 0)]}-{digest}"
 

@@ -1,34 +1,27 @@
 """What a running container has of the host's devices, by inject, a hook or its engine."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from nvhook.core.catalog import PROC_DRIVER
-from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import CAPABILITIES, capabilities_of, node_name
+from nvhook.core.inventory import Device, Inventory, MigDevice
+from nvhook.core.mig_plans import CAPABILITIES, capabilities_of, node_name
 from nvhook.core.ownership import owner_of
-from nvhook.formats.mig import path_of
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Final
-
-    from nvhook.core.inventory import Device, Inventory
-    from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.live.container import LiveContainer
+from nvhook.formats.mig_capabilities import path_of
+from nvhook.kernel.device_rules import DeviceRule
+from nvhook.live.container import LiveContainer
 
 
-class Belonging(Record):
+@dataclass(frozen=True, slots=True)
+class Belonging:
     """What is one device's own: rules to open its nodes, container paths, its node's first."""
 
-    __slots__ = ("places", "rules")
-
-    def __init__(self, rules: "tuple[DeviceRule, ...]", places: tuple[str, ...]) -> None:
-        self.rules: Final = rules
-        self.places: Final = places
+    rules: tuple[DeviceRule, ...]
+    places: tuple[str, ...]
 
 
 def belongings(
-    owners: "Iterable[str]", container: "LiveContainer", host: "Inventory | None"
+    owners: Iterable[str], container: LiveContainer, host: Inventory | None
 ) -> dict[str, Belonging]:
     """Return by owner what is theirs alone; nothing for an owner that the host does not have.
 
@@ -46,7 +39,7 @@ def belongings(
     }
 
 
-def given(container: "LiveContainer", host: "Inventory | None") -> list[str]:
+def given(container: LiveContainer, host: Inventory | None) -> list[str]:
     """Return what the container has: by a node, or by a rule for a node elsewhere."""
     if host is None:
         return []
@@ -59,14 +52,14 @@ def given(container: "LiveContainer", host: "Inventory | None") -> list[str]:
     ]
 
 
-def openable(own: dict[str, Belonging], container: "LiveContainer") -> list[str]:
+def openable(own: dict[str, Belonging], container: LiveContainer) -> list[str]:
     """Return the owners of whose devices the container's cgroups let any be opened."""
     devices = {rule[:3] for each in own.values() for rule in each.rules}
     found = container.access.openable(sorted(devices))
     return [owner for owner, each in own.items() if any(rule[:3] in found for rule in each.rules)]
 
 
-def _belonging(device: "Device", host: "Inventory", kept: "set[tuple[str, int]]") -> Belonging:
+def _belonging(device: Device, host: Inventory, kept: set[tuple[str, int]]) -> Belonging:
     if not isinstance(device, MigDevice):
         bus = device.pci_bus_id
         nodes = [(f"/dev/nvidia{device.minor}", host.majors.get("nvidia"), device.minor)]
@@ -83,11 +76,11 @@ def _belonging(device: "Device", host: "Inventory", kept: "set[tuple[str, int]]"
     return Belonging(tuple(rules), tuple([path for path, _, _ in nodes] + files))
 
 
-def _devices(host: "Inventory") -> "list[Device]":
+def _devices(host: Inventory) -> list[Device]:
     return [*host.gpus, *host.mig_devices]
 
 
-def _has_node(container: "LiveContainer", device: MigDevice) -> bool:
+def _has_node(container: LiveContainer, device: MigDevice) -> bool:
     return container.rootfs.has(f"/dev/{node_name(device.compute_instance_minor)}")
 
 

@@ -13,8 +13,8 @@ from nvhook.kernel.live_process import (
     start_time,
     start_time_of,
 )
-from nvhook.kernel.live_root import LiveRoot
-from nvhook.live.journal import Journal, Step, forget, names, rules_text
+from nvhook.kernel.root import CONTENT, LINK, MOUNT, Root
+from nvhook.live.journal import Journal, Step, digest, forget, names, rules_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvhook.kernel.container_cgroups import Directory
     from nvhook.kernel.device_rules import DeviceRule
-    from nvhook.kernel.restoring_root import OldFile
+    from nvhook.kernel.root import Step as RootStep
 
 
 class LiveContainer:
@@ -58,10 +58,8 @@ class LiveContainer:
         try:  # only now: while this one waited, another nvhook may have changed the mounts
             host_mounts = mountinfo.table()
             table = self.process.read("mountinfo", mountinfo.MAX_BYTES)
-            shared = [mount for mount in mountinfo.parse(table, b" shared:") if mount.shared]
-            self.shared = frozenset([mount.mount_id for mount in shared])
             owner = self.process.root_ids()
-            self.rootfs = LiveRoot(fd, owner, table, host_mounts, self._announce)
+            self.rootfs = Root(fd, owner, table, host_mounts, self._announce)
             self.access = DeviceAccess(self.process, self.init, host_mounts)
         except BaseException:
             self.journal.close()
@@ -78,14 +76,14 @@ class LiveContainer:
         new, old = rules_text(rules), rules_text(before)
         self.journal.add(Step("rules", self.owner, directory.path, new, old, numbers))
 
-    def announce_mount(self, path: str, identity: tuple[int, int]) -> None:
-        """Write a mount down; identity: (st_dev, st_ino) of what is mounted."""
-        self.journal.add(Step("mount", self.owner, path, numbers=identity))
-
-    def _announce(
-        self, kind: str, path: str, new: str = "", old: "OldFile | str | None" = None
-    ) -> None:
-        self.journal.add(Step(kind, self.owner, path, new, old))
+    def _announce(self, step: "RootStep") -> None:
+        new = ""
+        if step.kind == LINK:
+            new = step.new.decode("utf-8", "surrogateescape")
+        elif step.kind == CONTENT and step.new:
+            new = digest(step.new)
+        numbers = step.identity if step.kind == MOUNT else ()
+        self.journal.add(Step(step.kind, self.owner, step.path, new, step.old, numbers))
 
     def holders(self, devices: "Iterable[tuple[int, int]]") -> dict[int, set[tuple[int, int]]]:
         """Return which of the container's processes hold which character devices open."""

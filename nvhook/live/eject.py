@@ -8,9 +8,9 @@ from nvhook.core.ownership import goes_with, is_needed, is_shared, owner_of
 from nvhook.create import pipeline
 from nvhook.errors import HostError
 from nvhook.kernel import cgroup, systemd
-from nvhook.kernel.restoring_root import DIRECTORY
+from nvhook.kernel.root import DIRECTORY, MOUNT
 from nvhook.live.belongings import belongings, given, openable
-from nvhook.live.journal import MOUNT, RULES, boundary, rules_of
+from nvhook.live.journal import RULES, boundary, rules_of
 from nvhook.live.undo import undo, undo_files, undo_rules
 from nvhook.record import Record
 
@@ -208,7 +208,7 @@ def _unmount(container: "LiveContainer", places: list[str]) -> "list[Left]":
     if places:
         with container.process.mount_namespace():
             for place in places:
-                why = container.rootfs.unmount_all(place)
+                why = container.rootfs.unmount(place)
                 if why:
                     left.append((place, why))
     return left

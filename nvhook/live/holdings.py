@@ -4,49 +4,38 @@ A GPU is had when its node is in the container's /dev and the device cgroup lets
 without the other is shown, too: that is what goes wrong.
 """
 
-import posix
+import os
+from dataclasses import dataclass
 
+from nvhook.core.inventory import Gpu, Inventory
 from nvhook.core.platforms import NAMES
 from nvhook.errors import NvhookError, UnsupportedError
 from nvhook.kernel import cgroup, mountinfo
 from nvhook.kernel.device_access import DeviceAccess
 from nvhook.kernel.live_process import PinnedProcess, namespace, processes, start_time_of
-from nvhook.kernel.rootfs import Rootfs
-from nvhook.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-    from nvhook.core.inventory import Gpu, Inventory
+from nvhook.kernel.root_view import RootView
 
 
-class Held(Record):
+@dataclass(frozen=True, slots=True)
+class Held:
     """A GPU of a container: has it the node, and may it be opened."""
 
-    __slots__ = ("access", "gpu", "node")
-
-    def __init__(self, gpu: "Gpu", node: bool, access: bool) -> None:
-        self.gpu: Final = gpu
-        self.node: Final = node
-        self.access: Final = access
+    gpu: Gpu
+    node: bool
+    access: bool
 
 
-class Running(Record):
+@dataclass(frozen=True, slots=True)
+class Running:
     """A container: its first process, its cgroup, what it has; ``problem``: why that is unknown."""
 
-    __slots__ = ("cgroup", "held", "pid", "problem")
-
-    def __init__(
-        self, pid: int, cgroup_path: str, held: tuple[Held, ...], problem: str = ""
-    ) -> None:
-        self.pid: Final = pid
-        self.cgroup: Final = cgroup_path
-        self.held: Final = held
-        self.problem: Final = problem
+    pid: int
+    cgroup: str
+    held: tuple[Held, ...]
+    problem: str = ""
 
 
-def with_gpus(inventory: "Inventory") -> tuple[Running, ...]:
+def with_gpus(inventory: Inventory) -> tuple[Running, ...]:
     """Return the running containers that have a GPU's node or may open one, by process number.
 
     Raises: FormatError; ContainerError where the caller's own mounts can't be read;
@@ -90,14 +79,14 @@ def _first_processes() -> list[int]:
     return [pid for _, pid in oldest.values()]
 
 
-def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Running:
+def _look(process: PinnedProcess, inventory: Inventory, table: bytes) -> Running:
     fd = process.open_directory("/")
-    root, host = posix.fstat(fd), posix.stat("/")
+    root, host = os.fstat(fd), os.stat("/")
     if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
-        posix.close(fd)  # a service with mounts of its own
+        os.close(fd)  # a service with mounts of its own
         return Running(process.pid, "", ())
     major = inventory.majors.get("nvidia", 0)
-    rootfs = Rootfs(fd)  # it is only looked at: a sandbox without a root of its own is no problem
+    rootfs = RootView(fd)  # it is only looked at: a sandbox without a root of its own is no problem
     try:
         access = DeviceAccess(process, process, table)
         try:
@@ -120,11 +109,11 @@ def _look(process: PinnedProcess, inventory: "Inventory", table: bytes) -> Runni
     )
 
 
-def _has_node(rootfs: Rootfs, major: int, minor: int) -> bool:
+def _has_node(rootfs: RootView, major: int, minor: int) -> bool:
     fd = rootfs.existing(f"/dev/nvidia{minor}")
     if fd is None:
         return False
     try:
-        return posix.fstat(fd).st_rdev == posix.makedev(major, minor)
+        return os.fstat(fd).st_rdev == os.makedev(major, minor)
     finally:
-        posix.close(fd)
+        os.close(fd)

@@ -6,7 +6,7 @@ process left is undone, or completed, by the next call for the same container.
 
 import posix
 
-from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, LdCacheUpdate, Mount, Plan
+from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, Plan
 from nvhook.core.inventory import MigDevice
 from nvhook.core.ownership import DRIVER, owned_plans, owner_of
 from nvhook.core.planner import driver_plan, merge
@@ -14,19 +14,18 @@ from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select
 from nvhook.create import executor, pipeline
 from nvhook.create.loader_cache import LD_SO_CACHE
-from nvhook.create.sources import open_source
 from nvhook.errors import NvhookError
-from nvhook.formats.ldcache import MAX_BYTES
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.live import eject, undo
 from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Final
 
     from nvhook.config import Config
-    from nvhook.core.edits import DeviceNode, Edit
+    from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device
     from nvhook.core.request import Request
     from nvhook.live.container import LiveContainer
@@ -67,14 +66,15 @@ def inject(
     """
     recovered = eject.recover(container, settings)
     devices, plan, owners = _plan(container, request, settings)
-    sources = [(edit, open_source(edit, log)) for edit in plan.edits]
+    work = executor.Application(container.rootfs, pipeline.machine(), _owning(container, owners))
+    sources = work.open_sources(plan.edits, log)
     journal = container.journal
     before = journal.steps
     container.process.check()
     chosen = tuple([owner_of(device) for device in devices])
     journal.begin("inject", chosen)
     try:
-        notes = _apply(container, plan, owners, sources, log)
+        notes = _apply(container, plan, owners, work, sources, log)
     except BaseException as error:
         left = undo.undo(container, tuple(journal.taken), journal.work)
         journal.commit(before)
@@ -137,6 +137,7 @@ def _apply(
     container: "LiveContainer",
     plan: Plan,
     owners: "dict[Edit, str]",
+    work: executor.Application,
     sources: "list[tuple[Edit, int | None]]",
     log: "Log",
 ) -> tuple[str, ...]:
@@ -149,14 +150,13 @@ def _apply(
         ]
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
-    work = _LiveApplication(container, owners)
     if not container.access.directories:
         work.notes.append("device rules: the container is in nvhook's own cgroup, left alone")
     with container.process.mount_namespace():
         work.run(sources)
     if work.unreadable_cache:
         container.owner = DRIVER
-        container.rootfs.announce_content(LD_SO_CACHE, MAX_BYTES)
+        container.rootfs.announce_content(LD_SO_CACHE)
         from nvhook.create.ldconfig import rebuild_cache  # rare, and 30 ms of imports
 
         why = work.unreadable_cache
@@ -164,49 +164,10 @@ def _apply(
     return tuple(note for note in work.notes if not note.startswith("left out, the process"))
 
 
-class _LiveApplication(executor.Application):
-    """An application in a container that runs: announced, and undone from the journal."""
+def _owning(container: "LiveContainer", owners: "dict[Edit, str]") -> "Callable[[Edit], None]":
+    """Return what says of each edit, before it is applied, whose the next steps are."""
 
-    def __init__(self, container: "LiveContainer", owners: "dict[Edit, str]") -> None:
-        super().__init__(container, pipeline.machine())
-        self.container = container
-        self.live = container.rootfs
-        self.owners = owners
-        self.masked: list[str] = []
+    def before(edit: "Edit") -> None:
+        container.owner = owners.get(edit, DRIVER)
 
-    def undo(self) -> None:
-        """Leave it to the journal, which also knows what came before."""
-
-    def _apply(self, edit: "Edit", source: int | None) -> None:
-        self.container.owner = self.owners.get(edit, DRIVER)
-        super()._apply(edit, source)
-
-    def _update_cache(self, edit: LdCacheUpdate) -> None:
-        self.container.owner = DRIVER
-        super()._update_cache(edit)
-
-    def _attach(self, edit: "Mount | DeviceNode", source: int, target: int) -> bool:
-        status, there = posix.fstat(source), posix.fstat(target)
-        identity = status.st_dev, status.st_ino
-        if identity == (there.st_dev, there.st_ino):
-            return False
-        self.container.announce_mount(edit.container_path, identity)
-        attached = super()._attach(edit, source, target)
-        if isinstance(edit, Mount) and not edit.host_path:
-            self.live.adopt_mask(source)
-        return attached
-
-    def _proc_target(self, path: str, required: bool) -> int | None:
-        there = self.rootfs.existing(path)
-        if there is not None:
-            if self._is_masked(path, there):
-                self.live.adopt_mask(there)
-                self.masked.append(path + "/")
-            posix.close(there)
-        return super()._proc_target(path, required)
-
-    def _target(self, edit: "Mount | DeviceNode", source: int) -> int | None:
-        path = edit.container_path
-        if any(path.startswith(prefix) for prefix in self.masked):
-            return self.rootfs.mount_target(path, source)
-        return super()._target(edit, source)
+    return before

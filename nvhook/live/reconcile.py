@@ -4,7 +4,7 @@ systemd (daemon-reload, set-property) and a runtime's update may put device prog
 beside or in place of the patched one, and then the GPU is lost.
 """
 
-import json  # noqa: TID253 - no hot door
+import json
 from functools import partial
 
 from nvhook.errors import ContainerError, NvhookError

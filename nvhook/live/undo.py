@@ -3,15 +3,16 @@
 from nvhook.create.loader_cache import LD_SO_CACHE
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
-from nvhook.kernel.live_root import digest
-from nvhook.kernel.restoring_root import CONTENT, DIRECTORY, FILE, LINK, OldFile
-from nvhook.live.journal import MOUNT, RULES, boundary, rules_of
+from nvhook.kernel.root import CONTENT, LINK, MOUNT, OldFile
+from nvhook.kernel.root import Step as RootStep
+from nvhook.live.journal import RULES, boundary, digest, rules_of
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvhook.kernel.live_root import LiveRoot
+    from nvhook.kernel.root import Root
     from nvhook.live.container import LiveContainer
     from nvhook.live.journal import Step, Work
 
@@ -55,7 +56,7 @@ def undo_files(
         for step in inside:
             try:  # what the container does to its own files must not hold up the rest
                 if work is not None and step.kind in {CONTENT, LINK}:
-                    container.rootfs.remove_temporary(step.path, work.writer)
+                    container.rootfs.tidy(step.path, work.writer)
                 if step.kind == CONTENT:
                     same = contents.pop(step.path, [])
                     why = _give_back(container.rootfs, step.path, same, libraries)
@@ -70,18 +71,12 @@ def undo_files(
     return left
 
 
-def _undo(rootfs: "LiveRoot", step: "Step") -> str:
-    if step.kind == MOUNT:
-        device, inode = step.numbers
-        return rootfs.unmount(step.path, (device, inode))
-    if step.kind in {DIRECTORY, FILE}:
-        return rootfs.remove(step.path, step.kind)
-    if step.kind == LINK and not isinstance(step.old, OldFile):
-        return rootfs.give_back_link(step.path, step.new, step.old)
-    raise FormatError(f"the journal has a step of an unknown kind: {step.kind}")
+def _undo(rootfs: "Root", step: "Step") -> str:
+    device, inode = step.numbers or (0, 0)
+    return rootfs.undo(RootStep(step.kind, step.path, step.new.encode(), step.old, (device, inode)))
 
 
-def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "set[str]") -> str:
+def _give_back(rootfs: "Root", path: str, steps: "list[Step]", libraries: "set[str]") -> str:
     """Give a file back as it was before the first of steps (oldest first)."""
     if not steps:  # done with a newer step of the same file
         return ""
@@ -91,10 +86,10 @@ def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "s
     if now is None or (old is not None and now == old.data):
         return ""
     if steps[-1].new in {"", digest(now)}:
-        return rootfs.give_back_file(path, old)
+        return rootfs.undo(RootStep(CONTENT, path, old=old))
     known = {step.new for step in steps[:-1]}
     if digest(now) in known:
-        return rootfs.give_back_file(path, old)
+        return rootfs.undo(RootStep(CONTENT, path, old=old))
     if path != LD_SO_CACHE:
         return "the container has changed it since"
     # The container ran its own ldconfig: only what is ours goes.
@@ -103,10 +98,10 @@ def _give_back(rootfs: "LiveRoot", path: str, steps: "list[Step]", libraries: "s
         entries = [entry for entry in cache.entries if not _is_ours(entry.path, libraries)]
         if len(entries) == len(cache.entries):
             return ""
-        data = ldcache.render(cache.replace(entries=tuple(entries)))
+        data = ldcache.render(replace(cache, entries=tuple(entries)))
     except FormatError as error:
         return str(error)
-    return rootfs.give_back_file(path, OldFile(data, 0o644, rootfs.owner))
+    return rootfs.undo(RootStep(CONTENT, path, old=OldFile(data, 0o644, rootfs.owner)))
 
 
 def _is_ours(path: str, libraries: "set[str]") -> bool:

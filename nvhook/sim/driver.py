@@ -14,8 +14,9 @@ import platform
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Sequence
 
-from nvhook.core.mig import node_name
+from nvhook.core.mig_plans import node_name
 from nvhook.errors import HostError
 from nvhook.sim import driver_root
 from nvhook.sim.driver_root import build_driver_root, write_file, write_loader_cache
@@ -25,17 +26,12 @@ from nvhook.sim.machine import (
     CTL_MINOR,
     MODESET_MINOR,
     NVIDIA_MAJOR,
+    Machine,
     build_machine,
     drm_nodes,
     state_text,
 )
-from nvhook.sim.mig import present
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvhook.sim.machine import Machine
+from nvhook.sim.mig_tree import present
 
 DEFAULT_MODEL = "NVIDIA H100 80GB HBM3"
 DEFAULT_VERSION = "550.54.14"
@@ -53,11 +49,11 @@ def create(
     gpus: int = 4,
     model: str = DEFAULT_MODEL,
     driver_version: str = DEFAULT_VERSION,
-    minors: "Sequence[int] | None" = None,
-    report: "Callable[[str], None]" = _to_stderr,
-    features: "Sequence[str]" = (),
-    mig: "Sequence[str]" = (),
-    mig_gpus: "Sequence[int] | None" = None,
+    minors: Sequence[int] | None = None,
+    report: Callable[[str], None] = _to_stderr,
+    features: Sequence[str] = (),
+    mig: Sequence[str] = (),
+    mig_gpus: Sequence[int] | None = None,
 ) -> str:
     """Make or rebuild a simulated driver below directory and return the path of its config.toml.
 
@@ -95,9 +91,7 @@ def create(
     return os.path.join(base, "config.toml")
 
 
-def _build(
-    base: str, machine: "Machine", architecture: str, report: "Callable[[str], None]"
-) -> None:
+def _build(base: str, machine: Machine, architecture: str, report: Callable[[str], None]) -> None:
     state = state_text(machine)
     state_path = os.path.join(base, "state")
     root = os.path.join(base, "root")
@@ -154,7 +148,7 @@ def _used_majors() -> frozenset[int]:
     return frozenset(majors)
 
 
-def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -> None:
+def _make_nodes(dev: str, machine: Machine, report: Callable[[str], None]) -> None:
     nodes = [
         ("nvidiactl", NVIDIA_MAJOR, CTL_MINOR),
         ("nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR),
@@ -187,7 +181,7 @@ def _make_nodes(dev: str, machine: "Machine", report: "Callable[[str], None]") -
     _link_by_path(dev, machine)
 
 
-def _link_by_path(dev: str, machine: "Machine") -> None:
+def _link_by_path(dev: str, machine: Machine) -> None:
     """Make udev's links, which name a GPU's nodes by its place on the bus."""
     for gpu in machine.gpus:
         for (name, _), kind in zip(drm_nodes(gpu), ("card", "render"), strict=True):

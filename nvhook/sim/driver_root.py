@@ -7,14 +7,12 @@ without a server; the others can only be loaded.
 
 import os
 import socket
+import subprocess
+from collections.abc import Callable
 
 from nvhook.core.catalog import LISTED, WITHOUT_GLVND
 from nvhook.errors import HostError
 from nvhook.sim.elf_writer import ABIS, shared_library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ARTEFACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
@@ -168,10 +166,8 @@ def build_driver_root(
     os.makedirs(os.path.join(root, "tmp/nvidia-mps"))
 
 
-def write_loader_cache(root: str, architecture: str, report: "Callable[[str], None]") -> None:
+def write_loader_cache(root: str, architecture: str, report: Callable[[str], None]) -> None:
     """Write etc/ld.so.conf, and etc/ld.so.cache with this machine's ldconfig where that can run."""
-    import subprocess
-
     triplets = [TRIPLETS[architecture], *([TRIPLET_32] if architecture == "x86_64" else [])]
     lines = "".join(f"/usr/lib/{triplet}\n" for triplet in triplets)
     write_file(os.path.join(root, "etc/ld.so.conf"), lines.encode())

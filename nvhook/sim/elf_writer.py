@@ -5,11 +5,10 @@ Each has a soname, needs libc.so.6 and exports one text object, ``nvhook_sim_tex
 Source: the System V ABI, chapters 4 and 5, and its processor supplements.
 """
 
-import struct
+from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+import struct
+from dataclasses import dataclass
 
 SYMBOL = "nvhook_sim_text"
 
@@ -24,14 +23,12 @@ _GLOBAL_OBJECT = 1 << 4 | 1
 _SEGMENTS = 4
 
 
+@dataclass(frozen=True, slots=True)
 class Abi:
     """A machine's ELF class and number. All three are little-endian."""
 
-    __slots__ = ("bits", "machine")
-
-    def __init__(self, bits: int, machine: int) -> None:
-        self.bits: Final = bits
-        self.machine: Final = machine
+    bits: int
+    machine: int
 
 
 ABIS = {"x86_64": Abi(64, 62), "aarch64": Abi(64, 183), "i386": Abi(32, 3)}

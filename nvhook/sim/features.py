@@ -1,26 +1,19 @@
 """The nodes and files of a simulated machine's features (nvhook.core.features)."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from nvhook.record import Record
 from nvhook.sim.driver_root import write_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Final
-
-    from nvhook.sim.machine import Machine
+from nvhook.sim.machine import Machine
 
 
-class SimulatedFeature(Record):
+@dataclass(frozen=True, slots=True)
+class SimulatedFeature:
     """A feature: the name of its major in /proc/devices, and (node below /dev, minor)."""
 
-    __slots__ = ("major_name", "nodes")
-
-    def __init__(self, major_name: str, nodes: tuple[tuple[str, int], ...]) -> None:
-        self.major_name: Final = major_name
-        self.nodes: Final = nodes
+    major_name: str
+    nodes: tuple[tuple[str, int], ...]
 
 
 _CHANNELS = "nvidia-caps-imex-channels"
@@ -40,14 +33,14 @@ FEATURES = {
 }
 
 
-def feature_nodes(machine: "Machine") -> "Iterator[tuple[str, int, int]]":
+def feature_nodes(machine: Machine) -> Iterator[tuple[str, int, int]]:
     """Yield (name below /dev, major, minor)."""
     for name, major in machine.feature_majors.items():
         for node, minor in FEATURES[name].nodes:
             yield node, major, minor
 
 
-def write_feature_files(base: str, machine: "Machine") -> None:
+def write_feature_files(base: str, machine: Machine) -> None:
     """Write the files of GDS: the driver root's cufile.json, and udev's data beside /dev."""
     if "gds" in machine.feature_majors:
         write_file(os.path.join(base, "root/etc/cufile.json"), b"{}\n")

@@ -3,14 +3,10 @@
 The formats, tabs and trailing blanks included, are those of the samples in tests/data.
 """
 
+from nvhook.core.inventory import Gpu
 from nvhook.sim.features import FEATURES
-from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, drm_nodes
-from nvhook.sim.mig import capability_files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvhook.core.inventory import Gpu
-    from nvhook.sim.machine import Machine
+from nvhook.sim.machine import BOOT_ID, MODELS, NVIDIA_MAJOR, OTHER_MODEL, Machine, drm_nodes
+from nvhook.sim.mig_tree import capability_files
 
 _BUILT = "Thu Feb 22 01:44:30 UTC 2024"
 
@@ -73,7 +69,7 @@ _OTHER_MAJORS = (
 )
 
 
-def proc_files(machine: "Machine", architecture: str) -> dict[str, str]:
+def proc_files(machine: Machine, architecture: str) -> dict[str, str]:
     """Return the files of /proc; ``architecture`` is x86_64 or aarch64."""
     driver = "driver/nvidia"
     files = {
@@ -94,7 +90,7 @@ def proc_files(machine: "Machine", architecture: str) -> dict[str, str]:
     return files
 
 
-def sys_files(machine: "Machine") -> dict[str, str]:
+def sys_files(machine: Machine) -> dict[str, str]:
     """Return the files of /sys. The first half of the GPUs is on NUMA node 0, the rest on 1."""
     files = {"module/nvidia/version": f"{machine.driver_version}\n"}
     count = len(machine.gpus)
@@ -110,7 +106,7 @@ def sys_files(machine: "Machine") -> dict[str, str]:
     return files
 
 
-def _devices(machine: "Machine") -> str:
+def _devices(machine: Machine) -> str:
     # The old name went with 550.40.
     parts = [int(part) for part in machine.driver_version.split(".")]
     renamed = parts >= [550, 40]
@@ -127,7 +123,7 @@ def _devices(machine: "Machine") -> str:
     return f"Character devices:\n{characters}\nBlock devices:\n  7 loop\n259 blkext\n"
 
 
-def _version(machine: "Machine", architecture: str) -> str:
+def _version(machine: Machine, architecture: str) -> str:
     if machine.open_modules:
         kind = f"Open Kernel Module for {architecture}"
         tail = f"Release Build  (nvhook@sim)  {_BUILT}"
@@ -140,7 +136,7 @@ def _version(machine: "Machine", architecture: str) -> str:
     )
 
 
-def _information(gpu: "Gpu", driver_version: str) -> str:
+def _information(gpu: Gpu, driver_version: str) -> str:
     return (
         f"Model: \t\t {gpu.model}\n"
         f"IRQ:   \t\t {100 + gpu.index}\n"

@@ -37,17 +37,13 @@ left out.
 """
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nvhook.core import cuda_versions
 from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
-from nvhook.record import Record
-from nvhook.sim.mig import partition
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Final
+from nvhook.sim.mig_tree import partition
 
 MAX_GPUS = 64
 MAX_MODEL = 64
@@ -59,16 +55,14 @@ _UUIDS = uuid.UUID("5d2a7c1e-60b4-4f3c-9a58-3e7f0c9d1b26")
 BOOT_ID = "0b6f3d52-8c1e-4a97-b2d4-71e5a90c6f38"
 
 
-class Model(Record):
+@dataclass(frozen=True, slots=True)
+class Model:
     """What a model's name stands for: PCI device id, memory in MiB, compute capability, MIG."""
 
-    __slots__ = ("compute", "device", "memory_mib", "mig_capable")
-
-    def __init__(self, device: int, memory_mib: int, compute: str, mig_capable: bool) -> None:
-        self.device: Final = device
-        self.memory_mib: Final = memory_mib
-        self.compute: Final = compute
-        self.mig_capable: Final = mig_capable
+    device: int
+    memory_mib: int
+    compute: str
+    mig_capable: bool
 
 
 MODELS = {
@@ -85,7 +79,8 @@ MODELS = {
 OTHER_MODEL = Model(0x2330, 81559, "9.0", mig_capable=False)
 
 
-class Machine(Record):
+@dataclass(frozen=True, slots=True)
+class Machine:
     """A simulated machine.
 
     ``uvm_major`` and ``caps_major`` are the driver's dynamic majors, ``drm_major`` that of /dev/dri
@@ -93,33 +88,13 @@ class Machine(Record):
     (nvhook.core.features).
     """
 
-    __slots__ = (
-        "caps_major",
-        "driver_version",
-        "drm_major",
-        "feature_majors",
-        "gpus",
-        "mig_devices",
-        "uvm_major",
-    )
-
-    def __init__(
-        self,
-        driver_version: str,
-        gpus: tuple[Gpu, ...],
-        uvm_major: int,
-        caps_major: int,
-        drm_major: int,
-        feature_majors: dict[str, int],
-        mig_devices: tuple[MigDevice, ...] = (),
-    ) -> None:
-        self.driver_version: Final = driver_version
-        self.gpus: Final = gpus
-        self.uvm_major: Final = uvm_major
-        self.caps_major: Final = caps_major
-        self.drm_major: Final = drm_major
-        self.feature_majors: Final = feature_majors
-        self.mig_devices: Final = mig_devices
+    driver_version: str
+    gpus: tuple[Gpu, ...]
+    uvm_major: int
+    caps_major: int
+    drm_major: int
+    feature_majors: dict[str, int]
+    mig_devices: tuple[MigDevice, ...] = ()
 
     @property
     def branch(self) -> int:
@@ -136,11 +111,11 @@ def build_machine(
     gpus: int,
     model: str,
     driver_version: str,
-    minors: "Sequence[int] | None" = None,
-    used_majors: "frozenset[int]" = frozenset(),
-    features: "Sequence[str]" = (),
-    mig: "Sequence[str]" = (),
-    mig_gpus: "Sequence[int] | None" = None,
+    minors: Sequence[int] | None = None,
+    used_majors: frozenset[int] = frozenset(),
+    features: Sequence[str] = (),
+    mig: Sequence[str] = (),
+    mig_gpus: Sequence[int] | None = None,
 ) -> Machine:
     """Return the machine that these settings describe.
 

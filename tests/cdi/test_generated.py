@@ -10,6 +10,7 @@ from nvhook.cdi import specs
 from nvhook.create import pipeline
 from nvhook.formats.cdi_reader import parse
 from nvhook.formats.cdi_writer import dump_json, dump_yaml
+from nvhook.record import replace
 from nvhook.sim.driver import create
 from tests.host.conftest import FakeHost
 from tests.host.layouts import LAYOUTS
@@ -50,9 +51,9 @@ def test_both_take_what_is_generated_on_every_layout(
     found = discover(FakeHost(tmp_path / "host"), name, monkeypatch)
     closed = found.nodes[0].name if found.platform else "nvidia0"
     nodes = [
-        node.replace(mode=0o660, gid=44) if node.name == closed else node for node in found.nodes
+        replace(node, mode=0o660, gid=44) if node.name == closed else node for node in found.nodes
     ]
-    found = found.replace(nodes=tuple(nodes))
+    found = replace(found, nodes=tuple(nodes))
     monkeypatch.setattr(pipeline, "inventory", lambda *_arguments: found)
 
     spec = specs.generate(specs.Wanted("/bin/sh"), config.Config())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.core.inventory import HostNode
-from nvhook.host import mig, nodes, platforms, tegra, wsl
+from nvhook.host import mig_devices, nodes, platforms, tegra, wsl
 
 EM_386, EM_PPC64, EM_X86_64, EM_AARCH64 = 3, 21, 62, 183
 # the ABI in brackets in a line of ldconfig -p, in lower case: ELF machine, word size, cache flags
@@ -173,7 +173,7 @@ def take_fake_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         major, minor = path.read_text().split(":")
         return HostNode(name, str(path), int(major), int(minor), 0o666, 0, 0)
 
-    for module in (nodes, mig, platforms, tegra, wsl):
+    for module in (nodes, mig_devices, platforms, tegra, wsl):
         monkeypatch.setattr(module, "read_node", read)
 
 

@@ -15,8 +15,8 @@ from nvhook.cdi import specs
 from nvhook.cli.root import main
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT
 from nvhook.errors import HostError
-from nvhook.formats.cdi import Spec
 from nvhook.formats.cdi_reader import parse
+from nvhook.formats.cdi_spec import Spec
 from nvhook.host.feature_nodes import find_feature_nodes
 from nvhook.sim.driver import create
 from nvhook.sim.machine import gpu_uuid

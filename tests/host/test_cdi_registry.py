@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.errors import HostError, RequestError
-from nvhook.formats import cdi
+from nvhook.formats import cdi_spec
 from nvhook.host.cdi_registry import load, resolve
 
 Edits = dict[str, object]
@@ -150,7 +150,7 @@ def test_no_spec_at_all_says_where_was_looked(static: Path, dynamic: Path) -> No
 # ---- device nodes
 
 
-def nodes(static: Path, *wanted: Edits) -> tuple[cdi.DeviceNode, ...]:
+def nodes(static: Path, *wanted: Edits) -> tuple[cdi_spec.CdiDeviceNode, ...]:
     write(static / "n.json", "x", edits={"deviceNodes": list(wanted)})
     return resolve(["a.com/b=x"], [str(static)]).device_nodes
 
@@ -158,7 +158,7 @@ def nodes(static: Path, *wanted: Edits) -> tuple[cdi.DeviceNode, ...]:
 def test_a_node_gets_type_numbers_and_mode_from_the_host(static: Path) -> None:
     (found,) = nodes(static, {"path": "/dev/in", "hostPath": "/dev/null"})
     mode = os.stat("/dev/null").st_mode & 0o7777
-    assert found == cdi.DeviceNode("/dev/in", "/dev/null", "c", 1, 3, mode)
+    assert found == cdi_spec.CdiDeviceNode("/dev/in", "/dev/null", "c", 1, 3, mode)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_what_a_spec_says_itself_stays(
 
 def test_a_complete_node_need_not_be_on_the_host(static: Path) -> None:
     wanted = {"path": "/dev/absent", "type": "c", "major": 7, "minor": 9}
-    assert nodes(static, wanted) == (cdi.DeviceNode("/dev/absent", "", "c", 7, 9),)
+    assert nodes(static, wanted) == (cdi_spec.CdiDeviceNode("/dev/absent", "", "c", 7, 9),)
 
 
 def test_a_fifo_has_no_numbers(static: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o640)
     path = str(tmp_path / "fifo")
     (found,) = nodes(static, {"path": path})
-    assert found == cdi.DeviceNode(path, "", "p", 0, 0, 0o640)
+    assert found == cdi_spec.CdiDeviceNode(path, "", "p", 0, 0, 0o640)
 
 
 @pytest.mark.parametrize(

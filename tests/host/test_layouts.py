@@ -27,7 +27,7 @@ from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
 from nvhook.core.selection import select
 from nvhook.errors import assert_never
-from nvhook.host import discovery, inventory_cache, mig, nvml
+from nvhook.host import discovery, inventory_cache, mig_devices, nvml
 from tests.host.conftest import take_fake_nodes
 from tests.host.layouts import LAYOUTS, VERSION, WITHOUT_DRIVER
 
@@ -56,7 +56,7 @@ def discover(host, name: str, monkeypatch) -> Inventory:
             host.fake_node(node, *numbers)
     lay_out(host)
     found = inventory_cache.load(*host.roots, str(host.state))
-    return mig.add_to(found, str(host.dev), str(host.state)) if name == "mig" else found
+    return mig_devices.add_to(found, str(host.dev), str(host.state)) if name == "mig" else found
 
 
 def lines(found: Inventory, capabilities, layout: ContainerLayout, host) -> list[str]:

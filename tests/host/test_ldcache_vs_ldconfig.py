@@ -299,9 +299,8 @@ def test_the_loader_finds_libraries_through_a_spliced_cache(
 ) -> None:
     loader = next((path for path in LOADERS if os.path.exists(path)), "")
     require(bool(loader), f"no loader of glibc at {' or '.join(LOADERS)}")
-    host = {
-        entry.name: entry.path for entry in parse(Path("/etc/ld.so.cache").read_bytes()).entries
-    }
+    entries = parse(Path("/etc/ld.so.cache").read_bytes()).entries
+    host = {entry.name: entry.path for entry in reversed(entries)}  # not a host's 32-bit ones
     wanted = ["libstdc++.so.6"]
     additions = []
     for name in wanted:

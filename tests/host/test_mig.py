@@ -17,7 +17,8 @@ from nvhook.core.planner import rest
 from nvhook.core.request import Request
 from nvhook.create import cdi_devices, pipeline, preview
 from nvhook.errors import HostError
-from nvhook.host import mig, nvml
+from nvhook.host import mig_devices, nvml
+from nvhook.record import replace
 from nvhook.sim.driver import create
 from nvhook.sim.machine import drm_nodes
 
@@ -103,7 +104,7 @@ def test_for_whole_gpus_nothing_of_mig_is_looked_at(settings, questions, devices
     inventory = pipeline.inventory(settings, devices)
     assert inventory.mig_devices == ()
     assert questions == []
-    assert not Path(settings.state_directory, mig.FILE_NAME).exists()
+    assert not Path(settings.state_directory, mig_devices.FILE_NAME).exists()
 
 
 def change(settings: config.Config, what: str) -> None:
@@ -122,7 +123,7 @@ def change(settings: config.Config, what: str) -> None:
         path.chmod(0o644)
         path.write_text("another\n")
     else:
-        Path(settings.state_directory, mig.FILE_NAME).write_text(what)
+        Path(settings.state_directory, mig_devices.FILE_NAME).write_text(what)
 
 
 @pytest.mark.parametrize("what", ["one goes", "made anew", "boot", "{", '{"key":[],"devices":[]}'])
@@ -139,7 +140,7 @@ def test_nvml_is_asked_again_after_a_change(settings, questions, what) -> None:
 )
 def test_a_damaged_row_is_not_believed(settings, questions, row) -> None:
     pipeline.inventory(settings)
-    path = Path(settings.state_directory, mig.FILE_NAME)
+    path = Path(settings.state_directory, mig_devices.FILE_NAME)
     path.write_text(json.dumps({**json.loads(path.read_text()), "devices": [row]}))
     assert shown(pipeline.inventory(settings)) == FOUND
     assert len(questions) == 2
@@ -293,7 +294,7 @@ def test_the_hook_of_a_cdi_spec_gives_a_mig_device_nothing_else(settings, capabi
 def test_the_hook_of_a_cdi_spec_tells_systemd_nothing_where_rules_are_off(settings) -> None:
     node = [("/dev/nvidia0", 195, 0)]
     for device_rules in (True, False):
-        changed = settings.replace(device_rules=device_rules)
+        changed = replace(settings, device_rules=device_rules)
         plan = cdi_devices.plan_for_devices(node, "compute", changed).plan
         assert any(isinstance(edit, CgroupRule) for edit in plan.edits) is device_rules
 

@@ -11,9 +11,9 @@ import pytest
 from nvhook import config
 from nvhook.config import Config
 from nvhook.errors import HostError
-from nvhook.formats.cdi import Spec
 from nvhook.formats.cdi_reader import parse
 from nvhook.formats.cdi_rules import violations
+from nvhook.formats.cdi_spec import Spec
 from nvhook.kubelet import answers, resources
 from nvhook.kubelet.cdi_specs import ensure
 from nvhook.kubelet.scan import scan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nvhook
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError, UnsupportedError
 from nvhook.kernel import bpf, cgroup, device_rules, mountinfo, programs
 
@@ -39,8 +39,8 @@ class Directory:
 
     def attach(self, insns: bytes, name: bytes = b"", flags: int = programs.ALLOW_MULTI) -> int:
         program = programs.load(insns, name)
-        call("bpf_prog_attach", self.fd, program, flags, -1)
-        number = call("bpf_prog_id", program)
+        call(lib.nvh_bpf_prog_attach, self.fd, program, flags, -1)
+        number = call(lib.nvh_bpf_prog_id, program)
         os.close(program)
         return number
 
@@ -223,7 +223,7 @@ def test_a_link_gets_the_patched_program(pure_v2_view, directory):
     try:
         (line,) = pure_v2_view.allow(directory.pid, GPU)
         (patched,) = directory.programs().values()
-        assert line == f"v2: program {call('bpf_prog_id', program)} -> a new one on its link"
+        assert line == f"v2: program {call(lib.nvh_bpf_prog_id, program)} -> a new one on its link"
         assert bpf.split(patched) == (tuple(GPU), DENY_ALL)
     finally:
         os.close(link)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel import bpf, programs
 from nvhook.kernel.cgroup import covers
@@ -150,7 +150,7 @@ def _attached(place: Path) -> list[bytes]:
 
 def _attach(directory: Path, insns: bytes) -> None:
     fd, program = os.open(directory, os.O_RDONLY), programs.load(insns, b"test")
-    call("bpf_prog_attach", fd, program, programs.ALLOW_MULTI, -1)
+    call(lib.nvh_bpf_prog_attach, fd, program, programs.ALLOW_MULTI, -1)
     os.close(program)
     os.close(fd)
 

@@ -218,13 +218,14 @@ def test_a_broken_configuration_and_a_container_that_does_not_ask(each_engine, b
 @pytest.mark.parametrize(
     "variables",
     [
+        ("NVIDIA_VISIBLE_DEVICES=void,all", "CUDA_VERSION=12.4"),
         ("NVIDIA_VISIBLE_DEVICES=void", "CUDA_VERSION=12.4"),
         ("CUDA_VERSION=12.4", "NVIDIA_REQUIRE_CUDA=cuda>=12.4"),
     ],
-    ids=["void", "cuda-image"],
+    ids=["list-with-void", "void", "cuda-image"],
 )
 def test_a_broken_configuration_and_an_image_that_could_ask(runc, bundles, variables):
-    """Python starts for these; no configuration makes them GPU containers."""
+    """Python starts for the list, which it alone reads. None can become a GPU container."""
     bundle = bundles(runc)
     bundle.settings.write_text("log-lvel = 'info'")
     bundle.ask(*variables)

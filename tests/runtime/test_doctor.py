@@ -24,14 +24,14 @@ COMPUTE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 DENY_MAJOR = """
 import os, struct, sys
 sys.path.insert(0, sys.argv[1])
-from nvhook._native import call
+from nvhook._native import call, lib
 from nvhook.kernel import programs
 def insn(code, target=0, source=0, offset=0, imm=0):
     return struct.pack("<BBhi", code, source << 4 | target, offset, imm)
 code = insn(0x61, 2, 1, 4) + insn(0xB7, 0, imm=1) + insn(0x55, 2, offset=1, imm=int(sys.argv[3]))
 program = programs.load(code + insn(0xB7, 0, imm=0) + insn(0x95), b"deny")
 directory = os.open(sys.argv[2], os.O_RDONLY)
-call("bpf_prog_attach", directory, program, programs.ALLOW_MULTI, -1)
+call(lib.nvh_bpf_prog_attach, directory, program, programs.ALLOW_MULTI, -1)
 """
 
 

@@ -110,7 +110,7 @@ def test_a_mig_device_loads_nothing_slow(runc, loaded, mig_driver) -> None:
     found = loaded(runc, "0:1", mig_driver)
 
     assert not found & SLOW
-    assert "nvhook.host.mig" in found
+    assert "nvhook.host.mig_devices" in found
 
 
 @pytest.mark.parametrize("image", ["good", "wrong-type", "broken-cache", "no-cache"])

@@ -9,7 +9,7 @@ import pytest
 
 from nvhook.formats import ldcache
 from nvhook.formats.ldcache_splice import splice
-from nvhook.kernel.restoring_root import SHARED
+from nvhook.kernel.root import SHARED
 from tests.runtime.live import Live
 
 KINDS = [

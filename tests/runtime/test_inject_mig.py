@@ -3,7 +3,7 @@
 import pytest
 
 from nvhook import config
-from nvhook.core.mig import node_names
+from nvhook.core.mig_plans import node_names
 from nvhook.core.ownership import owner_of
 from nvhook.create import pipeline
 from tests.runtime.bundle import Bundle

@@ -3,7 +3,7 @@
 import pytest
 
 from nvhook import config
-from nvhook.core.mig import node_names
+from nvhook.core.mig_plans import node_names
 from nvhook.create import pipeline
 from tests.runtime.cdi_specs import generate_and_inject
 from tests.runtime.expectations import ALLOWED, COMPUTE, ask_everything, assert_reaches

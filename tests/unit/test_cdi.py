@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvhook.errors import FormatError
-from nvhook.formats import cdi, yaml_text
+from nvhook.formats import cdi_spec, yaml_text
 from nvhook.formats.cdi_reader import parse, read
 from nvhook.formats.cdi_rules import is_device_name, is_kind, split_name, violations
 from nvhook.formats.cdi_writer import dump_json, dump_yaml
+from nvhook.record import replace
 from tests.cdi.cases import DATA, DOCUMENTS, ENV, SAMPLES, YAML, spec
 
 
@@ -52,7 +53,7 @@ def test_values_of_a_real_spec() -> None:
     assert found.edits.hooks[0].args[:2] == ("nvidia-cdi-hook", "create-symlinks")
     assert [device.name for device in found.devices] == ["mig-0123abcd"]
     nodes = found.devices[0].edits.device_nodes
-    assert nodes[1] == cdi.DeviceNode("/dev/nvidia-caps/nvidia-cap42")
+    assert nodes[1] == cdi_spec.CdiDeviceNode("/dev/nvidia-caps/nvidia-cap42")
 
 
 def test_numbers_of_yaml_in_every_base() -> None:
@@ -81,8 +82,8 @@ def test_an_error_names_file_place_and_reason_and_counts_the_rest() -> None:
         (b"a: \x01", "a.yaml", "is not YAML"),
         (b"", "a.yaml", "is empty"),
         (b" ", "a.json", "is empty"),
-        (b"x" * (cdi.MAX_SIZE + 1), "a.yaml", f"is larger than {cdi.MAX_SIZE} bytes"),
-        (b"x" * (cdi.MAX_SIZE + 1), "a.json", f"is larger than {cdi.MAX_SIZE} bytes"),
+        (b"x" * (cdi_spec.MAX_SIZE + 1), "a.yaml", f"is larger than {cdi_spec.MAX_SIZE} bytes"),
+        (b"x" * (cdi_spec.MAX_SIZE + 1), "a.json", f"is larger than {cdi_spec.MAX_SIZE} bytes"),
         (b"[" * 100, "a.yaml", "line 1: nested more than 64 deep"),
         (b"[" * 100_000, "a.yaml", "line 1: "),
         (b"[" * 100_000, "a.json", "nested too deeply"),
@@ -120,13 +121,15 @@ def test_qualified_names() -> None:
 
 
 def test_joined_edits_keep_their_order_and_the_last_rdt() -> None:
-    first = cdi.ContainerEdits(env=("A=1",), intel_rdt=cdi.IntelRdt("x"), additional_gids=(1,))
-    second = cdi.ContainerEdits(env=("A=2",), mounts=(cdi.Mount("/a", "/b"),))
-    third = cdi.ContainerEdits(intel_rdt=cdi.IntelRdt("y"), additional_gids=(2,))
-    assert cdi.join((first, second, third)) == cdi.ContainerEdits(
+    first = cdi_spec.ContainerEdits(
+        env=("A=1",), intel_rdt=cdi_spec.IntelRdt("x"), additional_gids=(1,)
+    )
+    second = cdi_spec.ContainerEdits(env=("A=2",), mounts=(cdi_spec.CdiMount("/a", "/b"),))
+    third = cdi_spec.ContainerEdits(intel_rdt=cdi_spec.IntelRdt("y"), additional_gids=(2,))
+    assert cdi_spec.join((first, second, third)) == cdi_spec.ContainerEdits(
         env=("A=1", "A=2"),
-        mounts=(cdi.Mount("/a", "/b"),),
-        intel_rdt=cdi.IntelRdt("y"),
+        mounts=(cdi_spec.CdiMount("/a", "/b"),),
+        intel_rdt=cdi_spec.IntelRdt("y"),
         additional_gids=(1, 2),
     )
 
@@ -171,7 +174,7 @@ IDS = st.none() | st.integers(0, (1 << 32) - 1)
 NUMBERS = st.integers(0, 1 << 40)
 LETTERS = st.text("abcXYZ019", min_size=1, max_size=5)
 NODES = st.builds(
-    cdi.DeviceNode,
+    cdi_spec.CdiDeviceNode,
     TEXT,
     st.just("") | TEXT,
     st.sampled_from(["", "b", "c", "u", "p"]),
@@ -183,12 +186,12 @@ NODES = st.builds(
     IDS,
 )
 HOOKS = st.builds(
-    cdi.Hook, st.sampled_from(cdi.HOOK_NAMES), TEXT, TEXTS, ENTRIES, st.none() | NUMBERS
+    cdi_spec.Hook, st.sampled_from(cdi_spec.HOOK_NAMES), TEXT, TEXTS, ENTRIES, st.none() | NUMBERS
 )
-MOUNTS = st.builds(cdi.Mount, TEXT, TEXT, TEXTS, st.just("") | TEXT)
-RDTS = st.builds(cdi.IntelRdt, LETTERS, LETTERS, LETTERS, st.none() | TEXTS, st.booleans())
+MOUNTS = st.builds(cdi_spec.CdiMount, TEXT, TEXT, TEXTS, st.just("") | TEXT)
+RDTS = st.builds(cdi_spec.IntelRdt, LETTERS, LETTERS, LETTERS, st.none() | TEXTS, st.booleans())
 NETS = st.lists(TEXT, unique=True, max_size=3).map(
-    lambda names: tuple(cdi.NetDevice(name, name) for name in names)
+    lambda names: tuple(cdi_spec.NetDevice(name, name) for name in names)
 )
 
 
@@ -197,7 +200,7 @@ def some(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ..
 
 
 EDITS = st.builds(
-    cdi.ContainerEdits,
+    cdi_spec.ContainerEdits,
     ENTRIES,
     some(NODES),
     NETS,
@@ -208,10 +211,10 @@ EDITS = st.builds(
 )
 ANNOTATIONS = st.dictionaries(LETTERS, TEXT, max_size=2)
 DEVICES = st.builds(
-    cdi.Device, LETTERS, EDITS.filter(lambda edits: edits != cdi.NO_EDITS), ANNOTATIONS
+    cdi_spec.CdiDevice, LETTERS, EDITS.filter(lambda edits: edits != cdi_spec.NO_EDITS), ANNOTATIONS
 )
 SPECS = st.builds(
-    cdi.Spec,
+    cdi_spec.Spec,
     st.just("1.1.0"),
     st.sampled_from(["a.b/c", "a/c.d"]),
     st.lists(DEVICES, min_size=1, max_size=3, unique_by=lambda device: device.name).map(tuple),
@@ -221,23 +224,23 @@ SPECS = st.builds(
 
 
 @given(SPECS)
-def test_text_there_and_back(original: cdi.Spec) -> None:
+def test_text_there_and_back(original: cdi_spec.Spec) -> None:
     assert list(violations(original)) == []
     assert parse(dump_json(original).encode(), "a.json") == original
     assert parse(dump_yaml(original).encode(), "a.yaml") == original
 
 
 @given(SPECS)
-def test_libyaml_writes_the_same_bytes(original: cdi.Spec) -> None:
+def test_libyaml_writes_the_same_bytes(original: cdi_spec.Spec) -> None:
     document = json.loads(dump_json(original))
     expected = yaml.safe_dump(document, sort_keys=False, width=1000, explicit_start=True)
     assert dump_yaml(original) == expected
 
 
 @given(SPECS)
-def test_the_minimum_version_is_one_that_the_rules_take(original: cdi.Spec) -> None:
-    lowest = cdi.minimum_version(original)
-    versions = [version for version, _ in cdi.VERSIONS]
-    assert list(violations(original.replace(version=lowest))) == []
+def test_the_minimum_version_is_one_that_the_rules_take(original: cdi_spec.Spec) -> None:
+    lowest = cdi_spec.minimum_version(original)
+    versions = [version for version, _ in cdi_spec.VERSIONS]
+    assert list(violations(replace(original, version=lowest))) == []
     for older in versions[versions.index(lowest) + 1 :]:
-        assert [path for path, _ in violations(original.replace(version=older))] == ["cdiVersion"]
+        assert [path for path, _ in violations(replace(original, version=older))] == ["cdiVersion"]

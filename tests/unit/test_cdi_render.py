@@ -19,10 +19,9 @@ from nvhook.core.edits import (
 )
 from nvhook.core.inventory import Gpu, HostNode, MigDevice
 from nvhook.errors import HostError, UnsupportedError
-from nvhook.formats import cdi
-from nvhook.formats.cdi import ContainerEdits, DeviceNode, Mount
+from nvhook.formats import cdi_spec
 from nvhook.formats.cdi_rules import violations
-from nvhook.record import Record
+from nvhook.formats.cdi_spec import CdiDeviceNode, CdiMount, ContainerEdits
 
 HOOK = hook_entry("/usr/local/bin/nvhook", ("compute", "utility"), None)
 LIBRARY = edits.Mount("/d/lib/libcuda.so.550", "/lib/libcuda.so.550", required=True)
@@ -35,18 +34,18 @@ def gpu_node(minor: int, mode: int = 0o666, gid: int = 0) -> HostNode:
     return HostNode(name, f"/dev/{name}", 195, minor, mode, 0, gid)
 
 
-RENDERED: list[tuple[list[Record], dict[str, object]]] = [
-    ([NODE, RULE], {"device_nodes": (DeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "rw"),)}),
+RENDERED: list[tuple[list[edits.Edit], dict[str, object]]] = [
+    ([NODE, RULE], {"device_nodes": (CdiDeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "rw"),)}),
     (
         [edits.DeviceNode("/dev/a", "/driver/dev/a", 195, 1), CgroupRule("c", 195, 1, "rwm")],
-        {"device_nodes": (DeviceNode("/dev/a", "/driver/dev/a", "c", 195, 1, None, "rwm"),)},
+        {"device_nodes": (CdiDeviceNode("/dev/a", "/driver/dev/a", "c", 195, 1, None, "rwm"),)},
     ),
-    ([NODE], {"device_nodes": (DeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "none"),)}),
+    ([NODE], {"device_nodes": (CdiDeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "none"),)}),
     (
         [LIBRARY],
         {
             "mounts": (
-                Mount(
+                CdiMount(
                     "/d/lib/libcuda.so.550",
                     "/lib/libcuda.so.550",
                     ("ro", "nosuid", "nodev", "rbind", "rprivate"),
@@ -58,14 +57,14 @@ RENDERED: list[tuple[list[Record], dict[str, object]]] = [
         [edits.Mount("/run/s", "/run/s", SOCKET_OPTIONS)],
         {
             "mounts": (
-                Mount("/run/s", "/run/s", ("nosuid", "nodev", "noexec", "rbind", "rprivate")),
+                CdiMount("/run/s", "/run/s", ("nosuid", "nodev", "noexec", "rbind", "rprivate")),
             )
         },
     ),
     ([EnvVar("A", "b=c")], {"env": ("A=b=c",)}),
     ([AdditionalGid(44), AdditionalGid(44)], {"additional_gids": (44,)}),
 ]
-DELEGATED: list[Record] = [
+DELEGATED: list[edits.Edit] = [
     Symlink("/lib/libcuda.so.1", "libcuda.so.550"),
     TextFile("/proc/driver/nvidia/params", "x"),
     LdCacheUpdate((CachedLibrary("libcuda.so.1", "/lib/libcuda.so.1", 0x303),)),
@@ -76,16 +75,16 @@ DELEGATED: list[Record] = [
 
 
 @pytest.mark.parametrize(("plan", "expected"), RENDERED)
-def test_an_edit_that_a_spec_can_say(plan: list[Record], expected: dict[str, object]) -> None:
+def test_an_edit_that_a_spec_can_say(plan: list[edits.Edit], expected: dict[str, object]) -> None:
     rendered = render(Plan(tuple(plan)), {})
     assert rendered.edits == ContainerEdits(**expected)  # type: ignore[arg-type]
     assert rendered.delegated == ()
 
 
 @pytest.mark.parametrize("edit", DELEGATED)
-def test_an_edit_that_is_left_to_the_hook(edit: Record) -> None:
+def test_an_edit_that_is_left_to_the_hook(edit: edits.Edit) -> None:
     rendered = render(Plan((edit,)), {})
-    assert rendered.edits == cdi.NO_EDITS
+    assert rendered.edits == cdi_spec.NO_EDITS
     assert rendered.delegated == (edit,)
 
 
@@ -104,7 +103,7 @@ def test_a_rule_without_its_node_is_refused() -> None:
 
 def test_a_node_for_a_group_keeps_its_mode_and_gives_the_group() -> None:
     rendered = render(Plan((NODE, RULE)), {"/dev/nvidia0": gpu_node(0, 0o660, 44)})
-    node = DeviceNode("/dev/nvidia0", "", "c", 195, 0, 0o660, "rw", 0, 44)
+    node = CdiDeviceNode("/dev/nvidia0", "", "c", 195, 0, 0o660, "rw", 0, 44)
     assert rendered.edits == ContainerEdits(device_nodes=(node,), additional_gids=(44,))
     open_to_all = render(Plan((NODE, RULE)), {"/dev/nvidia0": gpu_node(0, 0o666, 44)})
     assert open_to_all == render(Plan((NODE, RULE)), {})
@@ -125,8 +124,8 @@ def gpu(minor: int) -> tuple[tuple[str, ...], Plan]:
 def test_the_whole_spec() -> None:
     common = Plan((VOID, LIBRARY, Symlink("/lib/libcuda.so.1", "libcuda.so.550")))
     spec = build_spec("nvidia.com/gpu", common, [gpu(0), gpu(1)], (), HOOK)
-    zero = DeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "rw")
-    one = DeviceNode("/dev/nvidia1", "", "c", 195, 1, None, "rw")
+    zero = CdiDeviceNode("/dev/nvidia0", "", "c", 195, 0, None, "rw")
+    one = CdiDeviceNode("/dev/nvidia1", "", "c", 195, 1, None, "rw")
     assert spec.version == "0.5.0"
     assert spec.kind == "nvidia.com/gpu"
     assert [(device.name, device.edits.device_nodes) for device in spec.devices] == [
@@ -164,7 +163,7 @@ def test_nothing_is_left_to_a_hook_that_is_not_there() -> None:
 
 
 def test_the_hook_is_one_that_gets_no_environment_of_the_image() -> None:
-    assert cdi.Hook(
+    assert cdi_spec.Hook(
         "createRuntime",
         "/opt/nvhook",
         ("nvhook", "hook", "createRuntime", "--cdi", "utility", "--config", "/etc/c.toml"),

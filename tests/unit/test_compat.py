@@ -10,6 +10,7 @@ from nvhook.core.layout import COMPAT_DIRECTORY
 from nvhook.core.planner import plan_request
 from nvhook.errors import FormatError
 from nvhook.formats.cuda_note import CudaNote, read_note
+from nvhook.record import replace
 from nvhook.sim.elf_writer import ABIS, shared_library
 from tests.cuda_note import note, with_note, with_section
 from tests.unit.test_planner import DEBIAN, inventory
@@ -101,7 +102,7 @@ def test_the_images_libraries_come_first_and_only_for_compute() -> None:
     own = CachedLibrary("libcuda.so.1", f"{COMPAT_DIRECTORY}/libcuda.so.1", 0x0303)
 
     def entries(version: str, capability: str) -> tuple[CachedLibrary, ...]:
-        layout = DEBIAN.replace(compat=CompatDirectory(version, (own,)))
+        layout = replace(DEBIAN, compat=CompatDirectory(version, (own,)))
         plan = plan_request((capability,), (), inventory(), layout)
         return next(e.libraries for e in plan.edits if isinstance(e, LdCacheUpdate))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nvhook.errors import FormatError
-from nvhook.kernel.restoring_root import OldFile
+from nvhook.kernel.root import OldFile
 from nvhook.live import journal
 from nvhook.live.journal import Journal, Step, Work
 

@@ -11,6 +11,7 @@ from nvhook.errors import FormatError
 from nvhook.formats.ldcache import Entry, LdCache, parse, render
 from nvhook.formats.ldcache_layout import MAX_BYTES, MAX_STRING_BYTES, order
 from nvhook.formats.ldcache_splice import splice
+from nvhook.record import replace
 
 DATA = Path(__file__).parent.parent / "data" / "ldcache"
 # Written by ldconfig of glibc 2.36 for one small root, in its formats "new", "compat" and "old".
@@ -34,7 +35,7 @@ def merged(cache: LdCache, additions: list[tuple[str, str, int]]) -> LdCache:
         wanted.setdefault((name, flags), path)
     kept = [e for e in cache.entries if e.hwcap or (e.name, e.flags) not in wanted]
     new = [Entry(name, path, flags) for (name, flags), path in wanted.items()]
-    return cache.replace(entries=(*kept, *new))
+    return replace(cache, entries=(*kept, *new))
 
 
 def plain(entry: Entry) -> tuple[str, str, int]:
@@ -114,7 +115,7 @@ def test_render_sorts() -> None:
     # the two equal entries of libfoo.so.9, and libfoo.so.09, keep the order they come in
     swapped = sorted(cache.entries, key=lambda entry: entry.flags)
 
-    assert parse(render(cache.replace(entries=tuple(swapped)))) == cache
+    assert parse(render(replace(cache, entries=tuple(swapped)))) == cache
 
 
 @pytest.mark.parametrize("data", [NEW, COMPAT, b""])

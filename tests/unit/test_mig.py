@@ -8,11 +8,12 @@ from nvhook.core.catalog import PROFILE_FILE
 from nvhook.core.edits import CgroupRule, DeviceNode, Mount, Plan, TextFile
 from nvhook.core.inventory import DrmNode, Gpu, HostNode, Inventory, MigDevice
 from nvhook.core.layout import ContainerLayout
-from nvhook.core.mig import node_name
+from nvhook.core.mig_plans import node_name
 from nvhook.core.planner import device_plan, plan_request
 from nvhook.core.selection import select
 from nvhook.errors import HostError
-from nvhook.formats import mig
+from nvhook.formats import mig_capabilities
+from nvhook.record import replace
 
 DATA = Path(__file__).parents[1] / "data"
 CAPS, CAPABILITIES = 235, "/proc/driver/nvidia/capabilities"
@@ -54,7 +55,7 @@ def host(*left_out: str, table: dict[str, int] | None = None) -> Inventory:
         (),
         {"params": ""},
         MIG,
-        table,
+        table or {},
     )
 
 
@@ -78,25 +79,32 @@ def mounts_of(plan: Plan) -> list[tuple[str, str, bool]]:
 
 
 def test_the_drivers_table() -> None:
-    minors = mig.parse_minors((DATA / "mig_minors/mig-minors-head.txt").read_text())
+    minors = mig_capabilities.parse_minors((DATA / "mig_minors/mig-minors-head.txt").read_text())
     assert len(minors) == 30
     assert minors["config"] == 1
     assert minors["monitor"] == 2
     for gi, ci, expected in ((0, None, 3), (0, 0, 4), (1, None, 12), (2, 7, 29), (3, None, 30)):
-        name = mig.gpu_instance(0, gi) if ci is None else mig.compute_instance(0, gi, ci)
+        name = (
+            mig_capabilities.gpu_instance(0, gi)
+            if ci is None
+            else mig_capabilities.compute_instance(0, gi, ci)
+        )
         assert minors[name] == expected
 
 
 @pytest.mark.parametrize("line", ["", "config", "config x", "config -1", "config 1234567", " 3"])
 def test_a_line_that_is_no_capability_is_ignored(line: str) -> None:
-    assert mig.parse_minors(f"{line}\n  a/access  7 \nb 1\nb 2\n") == {"a/access": 7, "b": 1}
+    assert mig_capabilities.parse_minors(f"{line}\n  a/access  7 \nb 1\nb 2\n") == {
+        "a/access": 7,
+        "b": 1,
+    }
 
 
 def test_an_access_file() -> None:
     text = (DATA / "proc_information/capabilities-mig-config.txt").read_text()
-    assert mig.parse_access(text) == 1
-    assert mig.parse_access("") is None
-    assert mig.parse_access("DeviceFileMinor: -1\n") is None
+    assert mig_capabilities.parse_access(text) == 1
+    assert mig_capabilities.parse_access("") is None
+    assert mig_capabilities.parse_access("DeviceFileMinor: -1\n") is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +116,7 @@ def test_an_access_file() -> None:
     ],
 )
 def test_a_capability_and_its_file(name: str, expected: str) -> None:
-    assert mig.path_of(name) == expected
+    assert mig_capabilities.path_of(name) == expected
 
 
 @pytest.mark.parametrize("sample", sorted((DATA / "mig_minors").glob("nvidia-smi-L-*.txt")))
@@ -120,24 +128,24 @@ def test_names_of_real_devices(sample: Path) -> None:
     for line in lines:
         uuid = line.partition("UUID: ")[2].rstrip(")")
         is_old = "old_uuid" in sample.name
-        parsed = mig.parse_old_name(uuid)
+        parsed = mig_capabilities.parse_old_name(uuid)
         assert (parsed is not None) is is_old
         if parsed:
             gpu, gi, ci = parsed
             assert f"MIG-GPU-{gpu[4:]}/{gi}/{ci}" == uuid
         profile = line.split()[1]
-        assert mig.profile_of(f"NVIDIA A100-SXM4-40GB MIG {profile}") == profile
+        assert mig_capabilities.profile_of(f"NVIDIA A100-SXM4-40GB MIG {profile}") == profile
 
 
 @pytest.mark.parametrize(
     "name", ["MIG-GPU-a/1", "MIG-GPU-a/1/2/3", "MIG-GPU-a/x/0", "GPU-a/1/0", "MIG-GPU-a/1/-0"]
 )
 def test_what_is_no_old_name(name: str) -> None:
-    assert mig.parse_old_name(name) is None
+    assert mig_capabilities.parse_old_name(name) is None
 
 
 def test_a_name_without_a_profile() -> None:
-    assert mig.profile_of("NVIDIA A100-SXM4-40GB") == ""
+    assert mig_capabilities.profile_of("NVIDIA A100-SXM4-40GB") == ""
 
 
 # ---- plans
@@ -172,12 +180,12 @@ def test_only_a_mig_device_for_graphics_has_its_gpus_render_node(profile, render
         DrmNode(gpu.pci_bus_id, node(f"dri/renderD{128 + gpu.index}", 226, 128 + gpu.index), "")
         for gpu in GPUS
     )
-    device = MIG[1].replace(profile=profile)
-    plan = device_plan(device, host().replace(drm=drm))
+    device = replace(MIG[1], profile=profile)
+    plan = device_plan(device, replace(host(), drm=drm))
     assert ("/dev/dri/renderD128" in nodes_of(plan)) is renders
     assert ((226, 128) in rules_of(plan)) is renders
     assert (226, 129) not in rules_of(plan)
-    assert "/dev/dri/renderD128" in nodes_of(device_plan(GPUS[0], host().replace(drm=drm)))
+    assert "/dev/dri/renderD128" in nodes_of(device_plan(GPUS[0], replace(host(), drm=drm)))
 
 
 def test_egl_is_told_of_a_gpu_once_however_many_of_its_mig_devices_are_given() -> None:

@@ -15,6 +15,7 @@ DATA = Path(__file__).parent.parent / "data" / "oci"
 CASES = sorted(str(path.parent.relative_to(DATA)) for path in DATA.glob("*/*/config.json"))
 STATES = sorted(str(path.relative_to(DATA)) for path in DATA.glob("*/*/state*.json"))
 BUNDLE = "/run/bundles/c1"
+MOUNTS = "/var/run/nvidia-container-devices"
 
 
 def expectations() -> dict[str, list[str]]:
@@ -30,11 +31,10 @@ def test_every_sample_has_an_expectation() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_config_of_a_real_engine(case: str) -> None:
-    visible, privileged, access, user_namespace, root = expectations()[case]
+    visible, privileged, user_namespace, root = expectations()[case]
     config = parse_config((DATA / case / "config.json").read_bytes(), BUNDLE)
     assert config.env.get("NVIDIA_VISIBLE_DEVICES", "-") == visible
     assert config.privileged == (privileged == "privileged")
-    assert config.root_readonly == (access == "ro")
     assert config.user_namespace == (user_namespace == "userns")
     assert config.root_path == root.replace("BUNDLE", BUNDLE)
 
@@ -144,9 +144,30 @@ def test_smallest_config() -> None:
 
 
 def test_last_value_of_a_variable_wins_and_moves_to_its_place() -> None:
-    env = ["A=1", "B=x=y", "EMPTY=", "A=2", "novalue", "NL=a\nb"]
+    entries = ["A=1", "B=x=y", "EMPTY=", "A=2", "novalue", "NL=a\nb"]
+    env = [f"NVIDIA_{entry}" for entry in entries]
     parsed = parse_config(config(process={"env": env}), BUNDLE)
-    assert list(parsed.env.items()) == [("B", "x=y"), ("EMPTY", ""), ("A", "2"), ("NL", "a\nb")]
+    assert [(name.removeprefix("NVIDIA_"), value) for name, value in parsed.env.items()] == [
+        ("B", "x=y"),
+        ("EMPTY", ""),
+        ("A", "2"),
+        ("NL", "a\nb"),
+    ]
+
+
+def test_what_is_not_observed_is_not_there() -> None:
+    env = ["PATH=/bin", "NVIDIA_X=1", "XNVIDIA_=", "CUDA_VERSION=", "DOCKER_RESOURCE_A="]
+    mounts = (("/dev/null", "/var/run/nvidia-container-devices/0"), ("/a", "/var/run/nvidia"))
+    document = {
+        "process": {"env": env},
+        "root": {"path": "/"},
+        "mounts": [{"source": source, "destination": place} for source, place in mounts],
+        "annotations": {"cdi.k8s.io/x": "", "x.cdi.k8s.io/": ""},
+    }
+    made = parse_config(json.dumps(document).encode(), BUNDLE)
+    assert list(made.env) == ["NVIDIA_X", "CUDA_VERSION", "DOCKER_RESOURCE_A"]
+    assert made.mounts == mounts[:1]
+    assert made.annotations == {"cdi.k8s.io/x": ""}
 
 
 @pytest.mark.parametrize(
@@ -184,15 +205,15 @@ def test_privileged_is_sys_admin_in_the_bounding_set(
 
 def test_mounts_namespaces_and_propagation() -> None:
     document = config(
-        mounts=[{"destination": "/a", "source": "/dev/null"}, {"destination": "/proc"}],
+        mounts=[{"destination": f"{MOUNTS}/0", "source": "/dev/null"}, {"destination": MOUNTS}],
         linux={"namespaces": [{"type": "mount"}, {"type": "user"}], "rootfsPropagation": "rslave"},
-        annotations={"a": "b"},
+        annotations={"cdi.k8s.io/a": "b"},
     )
     parsed = parse_config(document, BUNDLE)
-    assert parsed.mounts == (("/dev/null", "/a"), ("", "/proc"))
+    assert parsed.mounts == (("/dev/null", f"{MOUNTS}/0"), ("", MOUNTS))
     assert parsed.user_namespace
     assert parsed.rootfs_propagation == "rslave"
-    assert parsed.annotations == {"a": "b"}
+    assert parsed.annotations == {"cdi.k8s.io/a": "b"}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +224,6 @@ def test_mounts_namespaces_and_propagation() -> None:
         (config(root={}), "config.json has no root.path"),
         (config(root=[]), "config.json: root is not an object"),
         (config(root={"path": "a\0b"}), "config.json: root.path has a zero byte"),
-        (config(root={"path": "a", "readonly": 1}), "root.readonly is not true or false"),
         (config(process=[]), "config.json: process is not an object"),
         (config(process={"env": "A=1"}), "config.json: process.env is not a list"),
         (config(process={"env": [1]}), "process.env has an entry that is not a string"),

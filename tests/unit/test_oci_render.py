@@ -60,12 +60,14 @@ HOOK = {"path": "/opt/bin/nvhook", "args": ["nvhook", "hook", "createRuntime"], 
 
 
 def test_devices_rules_variables_and_groups_are_the_specs() -> None:
-    assert render(PLAN, user_namespace=False) == Additions(["A=b"], [DEVICE], [RULE], (), [4444])
+    assert render(PLAN, user_namespace=False) == Additions(
+        ("A=b",), (DEVICE,), (RULE,), (), (4444,)
+    )
     assert rest(PLAN, [("/dev/nvidia1", 195, 1)]) == Plan((LIBRARY, HIDDEN, LINK, TEXT, CACHE))
 
 
 def test_in_a_user_namespace_the_hook_binds_the_node() -> None:
-    assert render(PLAN, user_namespace=True) == Additions(["A=b"], (), [RULE])
+    assert render(PLAN, user_namespace=True) == Additions(("A=b",), (), (RULE,))
     assert rest(PLAN, []).edits[0] == NODE
     assert NODE in rest(PLAN, [("/dev/nvidia1", 195, 2)]).edits  # a node of another device
 
@@ -105,11 +107,13 @@ def test_what_is_there_is_not_added_again_and_what_differs_is_replaced() -> None
         "linux": {"devices": [other, {"path": "/dev/x"}], "resources": {"devices": [RULE]}},
     }
     text = json.dumps(document)
-    changed = add(text, document, Additions(["A=b"], [DEVICE, DEVICE], [RULE, RULE], (), [4444, 0]))
+    changed = add(
+        text, document, Additions(("A=b",), (DEVICE, DEVICE), (RULE, RULE), (), (4444, 0))
+    )
     document["linux"]["devices"][0] = DEVICE
     assert json.loads(changed) == document
     same = {"linux": {"devices": [{**DEVICE, "fileMode": 0o600}]}}
-    assert add(json.dumps(same), same, Additions(devices=[DEVICE])) == json.dumps(same)
+    assert add(json.dumps(same), same, Additions(devices=(DEVICE,))) == json.dumps(same)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_what_is_there_is_not_added_again_and_what_differs_is_replaced() -> None
 )
 def test_of_two_variables_of_a_name_the_last_one_counts(there, wanted, result) -> None:
     document = {"process": {"env": there}}
-    assert json.loads(add(json.dumps(document), document, Additions(wanted))) == {
+    assert json.loads(add(json.dumps(document), document, Additions(tuple(wanted)))) == {
         "process": {"env": result}
     }
 
@@ -131,15 +135,15 @@ def test_of_two_variables_of_a_name_the_last_one_counts(there, wanted, result) -
 def test_a_rule_that_is_denied_again_is_added() -> None:
     deny = {"allow": False, "access": "rwm"}
     document = {"linux": {"resources": {"devices": [RULE, deny]}}}
-    text = add(json.dumps(document), document, Additions(rules=[RULE]))
+    text = add(json.dumps(document), document, Additions(rules=(RULE,)))
     again = json.loads(text)
     assert again["linux"]["resources"]["devices"] == [RULE, deny, RULE]
-    assert add(text, again, Additions(rules=[RULE])) == text
+    assert add(text, again, Additions(rules=(RULE,))) == text
 
 
 def test_a_vendors_hook_is_added_once() -> None:
     hook = {"path": "/opt/vendor", "env": ["A=b"]}
-    additions = Additions(hooks=[("createContainer", hook), ("prestart", hook)])
+    additions = Additions(hooks=(("createContainer", hook), ("prestart", hook)))
     text = add("{}", {}, additions, is_gpu_hook)
     assert json.loads(text)["hooks"] == {"createContainer": [hook], "prestart": [hook]}
     assert add(text, json.loads(text), additions, is_gpu_hook) == text
@@ -157,7 +161,7 @@ def test_a_vendors_hook_is_added_once() -> None:
     ],
 )
 def test_what_no_runtime_would_take_is_a_plain_error(document, says) -> None:
-    additions = Additions(rules=[RULE], gids=[1], hooks=[("createRuntime", HOOK)])
+    additions = Additions(rules=(RULE,), gids=(1,), hooks=(("createRuntime", HOOK),))
     with pytest.raises(FormatError, match=says):
         add(json.dumps(document), document, additions, is_gpu_hook)
 
@@ -182,7 +186,7 @@ def test_a_real_configuration_keeps_all_it_had(path: Path) -> None:
     data = path.read_bytes()
     document = parse_document(data)
     container = container_of(document, "/bundle")
-    additions = render(PLAN, container.user_namespace) + Additions(hooks=[("createRuntime", HOOK)])
+    additions = render(PLAN, container.user_namespace) + Additions(hooks=(("createRuntime", HOOK),))
     text = add(data.decode(), document, additions, is_gpu_hook)
     changed = json.loads(text)
     hooks = changed["hooks"]

@@ -19,6 +19,7 @@ from nvhook.core.inventory import DrmNode, Gpu, HostFile, HostNode, Inventory, L
 from nvhook.core.layout import ContainerLayout, container_layout
 from nvhook.core.planner import plan_request
 from nvhook.errors import HostError
+from nvhook.record import replace
 
 VERSION = "550.54.14"
 DEBIAN = container_layout("x86_64", debian=True, has_lib32=False)
@@ -89,7 +90,7 @@ def test_video_is_nothing_without_cuda_and_uvm() -> None:
     assert libraries_of(made) == {"libnvcuvid.so", "libcuda.so"}
     assert "/dev/nvidia-uvm" in {e.container_path for e in made.edits if isinstance(e, DeviceNode)}
     with pytest.raises(HostError, match=r"libcuda\.so"):
-        plan(host.replace(libraries=(library("libnvcuvid.so"),)), "video")
+        plan(replace(host, libraries=(library("libnvcuvid.so"),)), "video")
 
 
 def test_32_bit_libraries_come_with_compat32_only() -> None:

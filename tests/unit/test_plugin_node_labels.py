@@ -7,6 +7,7 @@ from nvhook.errors import RequestError
 from nvhook.host.nvml_facts import Facts, GpuFacts, MigFacts, parse
 from nvhook.kubelet.node_labels import feature_file, label_value, labels
 from nvhook.kubelet.settings import Settings, SharedResource, Sharing
+from nvhook.record import replace
 from tests.unit.plugin_hosts import A100, T4, gpu, host, mig
 
 G0, G1, G2 = gpu(0), gpu(1), gpu(2, T4)
@@ -216,7 +217,7 @@ def test_the_mode_is_that_of_all_gpus(classes: list[str], mode: str) -> None:
 
 
 def test_a_driver_version_of_two_numbers_has_no_revision() -> None:
-    inventory = host(G0).replace(driver_version="595.84", cuda_version="")
+    inventory = replace(host(G0), driver_version="595.84", cuda_version="")
     given = found(Settings(), inventory, NOTHING)
     assert given["cuda.driver-version.revision"] == given["cuda.driver.rev"] == ""
     assert given["cuda.driver-version.minor"] == "84"

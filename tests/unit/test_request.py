@@ -27,7 +27,7 @@ def container(
     annotations: dict[str, str] | None = None,
 ) -> ContainerConfig:
     return ContainerConfig(
-        env, "/root", privileged=privileged, mounts=mounts, annotations=annotations
+        env, "/root", privileged=privileged, mounts=mounts, annotations=annotations or {}
     )
 
 

@@ -8,6 +8,7 @@ from nvhook.core.given import having
 from nvhook.core.inventory import Gpu, Inventory, MigDevice
 from nvhook.core.selection import may_mean_mig, select
 from nvhook.errors import HostError, NvhookError, RequestError
+from nvhook.record import replace
 
 # Minors are not indices: PCI order and probe order differ on real hosts.
 GPUS = (
@@ -28,7 +29,7 @@ MIG = (
     mig(0, 1, "MIG-aaaaaaaa-4d33-3495-5d46-af783b52901a", 1, 0, 20),
     mig(2, 0, "MIG-GPU-cccccccc-0000-0000-0000-000000000000/9/1", 9, 1, 90),  # driver 460
 )
-MUTE = tuple([each.replace(index=-1, uuid="", profile="") for each in MIG])
+MUTE = tuple([replace(each, index=-1, uuid="", profile="") for each in MIG])
 
 
 def host(*gpus: Gpu, mig_devices: tuple[MigDevice, ...] = ()) -> Inventory:

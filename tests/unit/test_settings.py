@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvhook import settings
-from nvhook.config import SETTINGS
+from nvhook.config import DEFAULTS, SETTINGS
 from nvhook.kubelet.options import ADDRESS, CHANNELS, DURATION, PLACE, SELECTORS, some_of
-from nvhook.kubelet.settings import LABEL_OPTIONS, OPTIONS, LabelSettings, Settings
+from nvhook.kubelet.settings import LABEL_OPTIONS, OPTIONS
 from nvhook.settings import FILE, FLAG, PATH, PATHS, TEXT, Kind, list_of, one_of
 
 SOME = some_of(("a", "b"))
@@ -82,12 +82,8 @@ def test_a_list_may_need_some_items() -> None:
 
 def test_every_default_is_of_its_kind() -> None:
     for each in SETTINGS:
-        assert each.kind.of(each.default) == each.default
-    assert [each.default for each in LABEL_OPTIONS] == [
-        getattr(LabelSettings(), each.attribute) for each in LABEL_OPTIONS
-    ]
-    for each in OPTIONS:
-        assert not each.attribute or each.default == getattr(Settings(), each.attribute)
+        default = getattr(DEFAULTS, each.attribute)
+        assert each.kind.of(default) == default
 
 
 @given(st.sampled_from(KINDS), st.text() | st.integers() | st.lists(st.text()) | st.none())

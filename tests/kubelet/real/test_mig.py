@@ -3,7 +3,7 @@
 import pytest
 
 from nvhook import config
-from nvhook.core.mig import node_names
+from nvhook.core.mig_plans import node_names
 from nvhook.create import pipeline
 from tests.engines.inside import SMI
 from tests.kubelet.real.looks import assert_sees_what_it_was_given, looking, seen

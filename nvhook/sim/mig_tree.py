@@ -5,16 +5,11 @@ Source: NVIDIA's MIG user guide (profiles, placements); tests/data/mig_minors.
 
 import re
 import uuid
+from collections.abc import Sequence
 
-from nvhook.core.inventory import MigDevice
+from nvhook.core.inventory import Gpu, MigDevice
 from nvhook.errors import HostError
-from nvhook.formats import mig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvhook.core.inventory import Gpu
+from nvhook.formats import mig_capabilities
 
 MAX_DEVICES = 7
 # The ids of GPU instances by their number of slices: an id stands for a size and a place.
@@ -30,7 +25,7 @@ _UUIDS = uuid.UUID("5d2a7c1e-60b4-4f3c-9a58-3e7f0c9d1b27")
 
 
 def partition(
-    gpus: "tuple[Gpu, ...]", profiles: "Sequence[str]", indices: "Sequence[int] | None", branch: int
+    gpus: tuple[Gpu, ...], profiles: Sequence[str], indices: Sequence[int] | None, branch: int
 ) -> tuple[MigDevice, ...]:
     """Return the MIG devices of GPUs that are all partitioned alike, those of indices or all.
 
@@ -58,7 +53,7 @@ def partition(
     )
 
 
-def _instances(profiles: "Sequence[str]") -> list[int]:
+def _instances(profiles: Sequence[str]) -> list[int]:
     """Return the GPU instance's id for each profile."""
     used: set[int] = set()
     slices = 0
@@ -82,14 +77,14 @@ def _instances(profiles: "Sequence[str]") -> list[int]:
     return found
 
 
-def _device(gpu: "Gpu", index: int, profile: str, gi: int, branch: int) -> MigDevice:
+def _device(gpu: Gpu, index: int, profile: str, gi: int, branch: int) -> MigDevice:
     table = minors(gpu.minor)
     name = f"MIG-{gpu.uuid}/{gi}/0"
     if branch >= _UUID_BRANCH:
         name = f"MIG-{uuid.uuid5(_UUIDS, name)}"
     gi_minor, ci_minor = (
-        table[mig.gpu_instance(gpu.minor, gi)],
-        table[mig.compute_instance(gpu.minor, gi, 0)],
+        table[mig_capabilities.gpu_instance(gpu.minor, gi)],
+        table[mig_capabilities.compute_instance(gpu.minor, gi, 0)],
     )
     return MigDevice(gpu, index, name, profile, gi, 0, gi_minor, ci_minor)
 
@@ -99,30 +94,37 @@ def minors(gpu_minor: int) -> dict[str, int]:
     number = _FIRST_MINOR + gpu_minor * _GPU_INSTANCES * (1 + _COMPUTE_INSTANCES)
     table = {}
     for gi in range(_GPU_INSTANCES):
-        table[mig.gpu_instance(gpu_minor, gi)] = number
+        table[mig_capabilities.gpu_instance(gpu_minor, gi)] = number
         for ci in range(_COMPUTE_INSTANCES):
-            table[mig.compute_instance(gpu_minor, gi, ci)] = number + 1 + ci
+            table[mig_capabilities.compute_instance(gpu_minor, gi, ci)] = number + 1 + ci
         number += 1 + _COMPUTE_INSTANCES
     return table
 
 
-def capability_files(gpus: "tuple[Gpu, ...]", devices: "tuple[MigDevice, ...]") -> dict[str, str]:
+def capability_files(gpus: tuple[Gpu, ...], devices: tuple[MigDevice, ...]) -> dict[str, str]:
     """Return the files of /proc/driver: the capabilities that are there, the table of all."""
-    table = {mig.CONFIG: CONFIG_MINOR, mig.MONITOR: MONITOR_MINOR}
+    table = {mig_capabilities.CONFIG: CONFIG_MINOR, mig_capabilities.MONITOR: MONITOR_MINOR}
     for gpu in gpus:
         table |= minors(gpu.minor)
-    files = {mig.MINORS_FILE: "".join(f"{name} {minor}\n" for name, minor in table.items())}
+    files = {
+        mig_capabilities.MINORS_FILE: "".join(f"{name} {minor}\n" for name, minor in table.items())
+    }
     for name, minor, mode in present(devices):
         text = f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
-        files[f"nvidia/capabilities/{mig.path_of(name)}"] = text
+        files[f"nvidia/capabilities/{mig_capabilities.path_of(name)}"] = text
     return files
 
 
-def present(devices: "tuple[MigDevice, ...]") -> "list[tuple[str, int, int]]":
+def present(devices: tuple[MigDevice, ...]) -> list[tuple[str, int, int]]:
     """Return (name, minor, mode) of the capabilities that a driver with these devices shows."""
-    found = [(mig.CONFIG, CONFIG_MINOR, 0o400), (mig.MONITOR, MONITOR_MINOR, 0o444)]
+    found = [
+        (mig_capabilities.CONFIG, CONFIG_MINOR, 0o400),
+        (mig_capabilities.MONITOR, MONITOR_MINOR, 0o444),
+    ]
     for each in devices:
         gpu, gi, ci = each.gpu.minor, each.gpu_instance, each.compute_instance
-        found.append((mig.gpu_instance(gpu, gi), each.gpu_instance_minor, 0o444))
-        found.append((mig.compute_instance(gpu, gi, ci), each.compute_instance_minor, 0o444))
+        found.append((mig_capabilities.gpu_instance(gpu, gi), each.gpu_instance_minor, 0o444))
+        found.append(
+            (mig_capabilities.compute_instance(gpu, gi, ci), each.compute_instance_minor, 0o444)
+        )
     return found

@@ -4,21 +4,21 @@ Which instances exist, the capabilities tree below /proc says; how NVML numbers 
 child process asks once, and a file remembers it until an instance comes or goes.
 """
 
-import posix
+from __future__ import annotations
 
+from nvhook import observations
 from nvhook.core.inventory import MigDevice
-from nvhook.core.mig import node_name
+from nvhook.core.mig_plans import node_name
 from nvhook.errors import FormatError, HostError
-from nvhook.formats import mig
+from nvhook.formats import mig_capabilities
 from nvhook.host.driver_texts import driver_directory, read_text
 from nvhook.host.inventory_cache import remember, remembered, rows, values
 from nvhook.host.nodes import read_node
-from nvhook.record import Record
+from nvhook.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from nvhook.core.inventory import Gpu, HostNode, Inventory
 
@@ -39,21 +39,19 @@ FIELDS = (
 MAX_MINORS = 1 << 20
 
 
-class Instance(Record):
+@record
+class Instance:
     """A compute instance that exists; ``inode`` is its directory's, another one when made anew."""
 
-    __slots__ = ("ci", "gi", "gpu", "inode")
-
-    def __init__(self, gpu: "Gpu", gi: int, ci: int, inode: int) -> None:
-        self.gpu: Final = gpu
-        self.gi: Final = gi
-        self.ci: Final = ci
-        self.inode: Final = inode
+    gpu: Gpu
+    gi: int
+    ci: int
+    inode: int
 
 
 def add_to(
-    inventory: "Inventory", dev_root: str, state_directory: str, whole: bool = False
-) -> "Inventory":
+    inventory: Inventory, dev_root: str, state_directory: str, whole: bool = False
+) -> Inventory:
     """Return an inventory with the MIG devices and the nodes of their capabilities.
 
     ``whole``: with the minors of all capabilities, and the nodes to manage MIG.
@@ -65,18 +63,20 @@ def add_to(
     minors = {each.gpu_instance_minor for each in devices}
     minors |= {each.compute_instance_minor for each in devices}
     table = capabilities.all(_instances(inventory)) if whole else {}
-    minors |= {table[name] for name in (mig.CONFIG, mig.MONITOR) if name in table}
+    minors |= {
+        table[name] for name in (mig_capabilities.CONFIG, mig_capabilities.MONITOR) if name in table
+    }
     nodes: list[HostNode] = []
     for minor in sorted(minors):
         node = read_node(dev_root.rstrip("/"), node_name(minor))
         nodes += [node] if node is not None else []
-    return inventory.replace(
-        nodes=(*inventory.nodes, *nodes), mig_devices=devices, mig_capabilities=table
+    return replace(
+        inventory, nodes=(*inventory.nodes, *nodes), mig_devices=devices, mig_capabilities=table
     )
 
 
 def _devices(
-    inventory: "Inventory", capabilities: "_Capabilities", state_directory: str
+    inventory: Inventory, capabilities: _Capabilities, state_directory: str
 ) -> tuple[MigDevice, ...]:
     instances = [*_instances(inventory)]
     if not instances:
@@ -86,13 +86,16 @@ def _devices(
     cached = _read(path, key, inventory.gpus)
     if cached is not None:
         return cached
-    devices = _discover(inventory, instances, capabilities)
+    with observations.Paused():
+        devices = _discover(inventory, instances, capabilities)
     if all(device.uuid for device in devices):
         remember(path, key, {"devices": values(devices, FIELDS)})
+    else:
+        observations.spoil("NVML does not know all MIG devices")
     return devices
 
 
-def _instances(inventory: "Inventory") -> "Iterator[Instance]":
+def _instances(inventory: Inventory) -> Iterator[Instance]:
     """Yield the compute instances of the GPUs, in the order of their ids."""
     tree = driver_directory(inventory.proc_root) + "/capabilities"
     for gpu in inventory.gpus:
@@ -104,15 +107,12 @@ def _instances(inventory: "Inventory") -> "Iterator[Instance]":
 
 def _numbered(directory: str, prefix: str) -> list[tuple[int, int]]:
     """Return (N, inode) of the entries ``<prefix>N``, in order; none where nothing is."""
-    try:
-        with posix.scandir(directory) as entries:
-            found = [(mig.numbered(entry.name, prefix), entry.inode()) for entry in entries]
-    except OSError:
-        return []
+    entries = observations.inodes(directory, prefix)
+    found = [(mig_capabilities.numbered(name, prefix), inode) for name, inode in entries]
     return sorted([(number, inode) for number, inode in found if number is not None])
 
 
-def _key(inventory: "Inventory", instances: list[Instance]) -> list[str]:
+def _key(inventory: Inventory, instances: list[Instance]) -> list[str]:
     """Return what the numbers and names of MIG devices hang on."""
     boot_id = read_text(inventory.proc_root.rstrip("/") + "/sys/kernel/random/boot_id", 64) or ""
     return [
@@ -126,7 +126,7 @@ def _key(inventory: "Inventory", instances: list[Instance]) -> list[str]:
     ]
 
 
-def _read(path: str, key: list[str], gpus: "tuple[Gpu, ...]") -> tuple[MigDevice, ...] | None:
+def _read(path: str, key: list[str], gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...] | None:
     by_index = {gpu.index: gpu for gpu in gpus}
     try:
         return rows(
@@ -139,7 +139,7 @@ def _read(path: str, key: list[str], gpus: "tuple[Gpu, ...]") -> tuple[MigDevice
 
 
 def _discover(
-    inventory: "Inventory", instances: list[Instance], capabilities: "_Capabilities"
+    inventory: Inventory, instances: list[Instance], capabilities: _Capabilities
 ) -> tuple[MigDevice, ...]:
     from nvhook.host.nvml import mig_devices
 
@@ -149,14 +149,14 @@ def _discover(
     for each in instances:
         answer = answers.get((each.gpu.pci_bus_id, each.gi, each.ci))
         index, uuid, name = (-1, "", "") if answer is None else answer
-        gpu_instance = mig.gpu_instance(each.gpu.minor, each.gi)
-        compute_instance = mig.compute_instance(each.gpu.minor, each.gi, each.ci)
+        gpu_instance = mig_capabilities.gpu_instance(each.gpu.minor, each.gi)
+        compute_instance = mig_capabilities.compute_instance(each.gpu.minor, each.gi, each.ci)
         devices.append(
             MigDevice(
                 each.gpu,
                 index,
                 uuid,
-                mig.profile_of(name),
+                mig_capabilities.profile_of(name),
                 each.gi,
                 each.ci,
                 capabilities.minor(gpu_instance),
@@ -171,7 +171,7 @@ class _Capabilities:
 
     def __init__(self, proc_root: str) -> None:
         self._tree = driver_directory(proc_root) + "/capabilities"
-        self._path = f"{proc_root.rstrip('/')}/driver/{mig.MINORS_FILE}"
+        self._path = f"{proc_root.rstrip('/')}/driver/{mig_capabilities.MINORS_FILE}"
         self._table: dict[str, int] | None = None
 
     def minor(self, capability: str) -> int:
@@ -189,22 +189,24 @@ class _Capabilities:
             )
         return found
 
-    def all(self, instances: "Iterator[Instance]") -> dict[str, int]:
+    def all(self, instances: Iterator[Instance]) -> dict[str, int]:
         """Return the driver's table, or where there is none, what stands in the tree."""
         if self.table():
             return self.table()
-        names = {mig.CONFIG: None, mig.MONITOR: None}
+        names = {mig_capabilities.CONFIG: None, mig_capabilities.MONITOR: None}
         for each in instances:
-            names[mig.gpu_instance(each.gpu.minor, each.gi)] = None
-            names[mig.compute_instance(each.gpu.minor, each.gi, each.ci)] = None
+            names[mig_capabilities.gpu_instance(each.gpu.minor, each.gi)] = None
+            names[mig_capabilities.compute_instance(each.gpu.minor, each.gi, each.ci)] = None
         found = {name: self._in_tree(name) for name in names}
         return {name: minor for name, minor in found.items() if minor is not None}
 
     def table(self) -> dict[str, int]:
         """Return what mig-minors says, empty where the driver has none."""
         if self._table is None:
-            self._table = mig.parse_minors(read_text(self._path, MAX_MINORS) or "")
+            self._table = mig_capabilities.parse_minors(read_text(self._path, MAX_MINORS) or "")
         return self._table
 
     def _in_tree(self, capability: str) -> int | None:
-        return mig.parse_access(read_text(f"{self._tree}/{mig.path_of(capability)}", 4096) or "")
+        return mig_capabilities.parse_access(
+            read_text(f"{self._tree}/{mig_capabilities.path_of(capability)}", 4096) or ""
+        )

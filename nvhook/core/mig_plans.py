@@ -7,13 +7,16 @@ process may do through that, the driver decides by the capabilities.
 Source: nvidia-container-stack reference, sections 1.7 (11, 12) and 2.1, appendix D.
 """
 
+from __future__ import annotations
+
 from nvhook.core.device_edits import device_edits, find_node, gpu_plan
 from nvhook.core.edits import PROC_OPTIONS, CgroupRule, DeviceNode, Mount, Plan
 from nvhook.core.inventory import MigDevice, gpus_of
 from nvhook.core.planner import merge
 from nvhook.core.selection import describe, short, unknown
 from nvhook.errors import HostError
-from nvhook.formats.mig import compute_instance, gpu_instance, parse_old_name, path_of
+from nvhook.formats.mig_capabilities import compute_instance, gpu_instance, parse_old_name, path_of
+from nvhook.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def node_name(minor: int) -> str:
     return f"{NODES}/nvidia-cap{minor}"
 
 
-def node_names(device: "Device") -> tuple[str, ...]:
+def node_names(device: Device) -> tuple[str, ...]:
     """Return the names of the nodes that a device needs, its GPU's first."""
     if not isinstance(device, MigDevice):
         return (f"nvidia{device.minor}",)
@@ -40,7 +43,7 @@ def node_names(device: "Device") -> tuple[str, ...]:
     return f"nvidia{device.gpu.minor}", *[node_name(minor) for minor in minors]
 
 
-def does_graphics(device: "MigDevice") -> bool:
+def does_graphics(device: MigDevice) -> bool:
     """Tell whether a MIG device can render: ``1g.24gb+gfx``.
 
     Source: nvidia-container-stack reference, section 2.2.
@@ -48,7 +51,7 @@ def does_graphics(device: "MigDevice") -> bool:
     return "gfx" in device.profile
 
 
-def mig_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
+def mig_plan(device: MigDevice, inventory: Inventory) -> Plan:
     """Return what a MIG device needs beside its GPU.
 
     Raises: HostError where a capability's node is missing.
@@ -56,7 +59,7 @@ def mig_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
     return merge(capability_plans(device, inventory))
 
 
-def capability_plans(device: "MigDevice", inventory: "Inventory") -> tuple[Plan, Plan]:
+def capability_plans(device: MigDevice, inventory: Inventory) -> tuple[Plan, Plan]:
     """Return what it takes to use the GPU instance, and the compute instance in it.
 
     Raises: HostError where a capability's node is missing.
@@ -65,7 +68,7 @@ def capability_plans(device: "MigDevice", inventory: "Inventory") -> tuple[Plan,
     return _capability_plan(gi, gi_minor, inventory), _capability_plan(ci, ci_minor, inventory)
 
 
-def capabilities_of(device: "MigDevice") -> tuple[tuple[str, int], tuple[str, int]]:
+def capabilities_of(device: MigDevice) -> tuple[tuple[str, int], tuple[str, int]]:
     """Return name and minor of the capabilities to use the GPU and the compute instance."""
     gpu, gi, ci = device.gpu.minor, device.gpu_instance, device.compute_instance
     return (
@@ -74,7 +77,7 @@ def capabilities_of(device: "MigDevice") -> tuple[tuple[str, int], tuple[str, in
     )
 
 
-def _capability_plan(capability: str, minor: int, inventory: "Inventory") -> Plan:
+def _capability_plan(capability: str, minor: int, inventory: Inventory) -> Plan:
     edits = _node(capability, minor, inventory)
     if inventory.proc_files:
         path = f"{CAPABILITIES}/{path_of(capability)}"
@@ -82,18 +85,18 @@ def _capability_plan(capability: str, minor: int, inventory: "Inventory") -> Pla
     return Plan(tuple(edits))
 
 
-def parent_plan(device: "MigDevice", inventory: "Inventory") -> Plan:
+def parent_plan(device: MigDevice, inventory: Inventory) -> Plan:
     """Return what a MIG device needs of its GPU.
 
     Raises: HostError where the GPU's node is missing.
     """
     # The nodes for rendering are its whole GPU's.
-    parent = inventory if does_graphics(device) else inventory.replace(drm=())
+    parent = inventory if does_graphics(device) else replace(inventory, drm=())
     return gpu_plan(device.gpu, parent)
 
 
 def with_management(
-    plan: Plan, names: tuple[str, ...], devices: "tuple[Device, ...]", inventory: "Inventory"
+    plan: Plan, names: tuple[str, ...], devices: tuple[Device, ...], inventory: Inventory
 ) -> Plan:
     """Return a plan with what it takes to make (``config``) or watch (``monitor``) MIG devices.
 
@@ -127,18 +130,18 @@ def with_management(
     return merge((Plan(tuple(edits)),))
 
 
-def _node(capability: str, minor: int, inventory: "Inventory") -> "list[Edit]":
+def _node(capability: str, minor: int, inventory: Inventory) -> list[Edit]:
     remedy = f"nvidia-modprobe -f {inventory.proc_root}{CAPABILITIES}/{path_of(capability)}"
     return [*device_edits(find_node(node_name(minor), NODES, minor, inventory, remedy))]
 
 
-def _is_covered(edit: "Edit") -> bool:
+def _is_covered(edit: Edit) -> bool:
     return isinstance(edit, (DeviceNode, Mount)) and edit.container_path.startswith(
         (f"/dev/{NODES}/", f"{_PROC}/")
     )
 
 
-def find_mig(name: str, inventory: "Inventory") -> "MigDevice":
+def find_mig(name: str, inventory: Inventory) -> MigDevice:
     """Return the MIG device of ``<gpu>:<index>``, a UUID or ``MIG-GPU-<uuid>/<gi>/<ci>``."""
     devices = inventory.mig_devices
     if name[:4].upper() != "MIG-":
@@ -168,5 +171,5 @@ def find_mig(name: str, inventory: "Inventory") -> "MigDevice":
     raise unknown(name, f"{where} has MIG devices {names}; nvhook list shows them")
 
 
-def _instances(device: "MigDevice") -> tuple[str, int, int]:
+def _instances(device: MigDevice) -> tuple[str, int, int]:
     return device.gpu.uuid.lower(), device.gpu_instance, device.compute_instance
