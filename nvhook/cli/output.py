@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from nvhook.core.inventory import MigDevice
+from nvhook.errors import one_line
 
 if TYPE_CHECKING:
+    from nvhook.cli.table import Table
     from nvhook.core.inventory import Device
 
-WIDE = 250  # columns for a pipe or a file, where nothing should be folded
+WIDE = 250  # columns for a pipe or a file, where little should be folded
+MAX_TEXT = 10_000
 
 
 def print_json(document: object) -> None:
@@ -23,25 +25,17 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def table(*columns: str, title: str = "") -> Table:
-    """Return an empty table whose cells are not folded; "#N" is a column of numbers."""
-    result = Table(title=title or None, title_justify="left", box=None, header_style="bold")
-    for column in columns:
-        right = column.startswith("#")
-        name = column.removeprefix("#")
-        result.add_column(name, justify="right" if right else "left", overflow="fold")
-    return result
-
-
 def print_tables(*items: Table | str) -> None:
     """Print tables and lines of text to stdout."""
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    width = WIDE
+    if sys.stdout.isatty():
+        from shutil import get_terminal_size
+
+        width = get_terminal_size().columns
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     for item in items:
-        # Names come from the host and from containers: no markup in them.
-        if isinstance(item, str):
-            console.print(item, markup=False)
-        else:
-            console.print(item)
+        for line in [one_line(item, MAX_TEXT)] if isinstance(item, str) else item.lines(width):
+            click.echo(line, color=False if plain else None)
 
 
 def device_document(device: Device) -> dict[str, object]:

@@ -16,6 +16,7 @@ from nvhook import config, state
 from nvhook.config import SETTINGS, Config
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.errors import ConfigError
+from nvhook.settings import FILE, PATH
 
 
 @pytest.fixture(autouse=True)
@@ -271,7 +272,7 @@ def test_unwritable_state_directory_is_no_error(tmp_path: Path, state_directory:
 
 def test_ctk812_no_setting_names_a_program() -> None:
     """NVIDIA's ldconfig setting could run a program of the container: nvhook has none like it."""
-    assert [setting.key for setting in SETTINGS if setting.kind in {"path", "file"}] == [
+    assert [setting.key for setting in SETTINGS if setting.kind in {PATH, FILE}] == [
         "driver-root",
         "dev-root",
         "proc-root",
