@@ -26,7 +26,7 @@ from nvhook.live.container import LiveContainer
 from nvhook.log import Log
 from nvhook.sim import driver
 
-IMPORTS = "import nvhook.cli.root, nvhook.cli.inject, nvhook.cli.output, nvhook.cli.table"
+IMPORTS = "import nvhook.cli.root, nvhook.cli.inject, nvhook.cli.output, rich.table"
 
 
 def main() -> None:

@@ -143,7 +143,6 @@ def list_command(directories: tuple[str, ...], as_json: bool) -> None:
       nvhook cdi list --spec-dir /etc/cdi --json
     """
     from nvhook.cli import output
-    from nvhook.cli.table import Table
 
     found = cdi_registry.load(directories or load_config().cdi_spec_directories)
     for finding in found.findings:
@@ -163,9 +162,11 @@ def list_command(directories: tuple[str, ...], as_json: bool) -> None:
     if not found.devices:
         click.echo(f"no CDI device in {', '.join(found.directories)}")
         return
-    table = Table("device", "file")
+    from rich.markup import escape
+
+    table = output.table("device", "file")
     for name, entry in sorted(found.devices.items()):
-        table.add_row(name, entry.file)
+        table.add_row(escape(name), escape(entry.file))
     output.print_tables(table)
 
 

@@ -10,19 +10,21 @@ import click
 
 from nvhook.cli.options import config_option, config_path, json_option
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING
+from nvhook.errors import one_line
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from nvhook.doctor.check import Check
 
 MAX_TEXT = 1 << 20  # characters of a pasted log
-_STYLES: dict[str, dict[str, object]] = {
-    OK: {"fg": "green"},
-    WARNING: {"fg": "yellow"},
-    FAILED: {"fg": "red", "bold": True},
-    NOT_APPLICABLE: {"dim": True},
-    NOT_CHECKED: {"fg": "magenta"},
+_STYLES = {
+    OK: "green",
+    WARNING: "yellow",
+    FAILED: "bold red",
+    NOT_APPLICABLE: "dim",
+    NOT_CHECKED: "magenta",
 }
-_DIM: dict[str, object] = {"dim": True}
 MAX_CELL = 2000
 
 
@@ -69,20 +71,28 @@ def command(pid: int | None, bundle: str | None, explain: str | None, as_json: b
 
 
 def _print(checks: tuple[Check, ...]) -> None:
-    from nvhook.cli import output
-    from nvhook.cli.table import Table
+    from rich.text import Text
 
-    rows = Table("result", "check", "")
+    from nvhook.cli import output
+
+    rows = output.table("result", "check", "")
     counts: dict[str, int] = {}
     for check in checks:
         status = check.status.replace("-", " ")
         counts[status] = counts.get(status, 0) + 1
-        rows.add_row((status, _STYLES[check.status]), check.name, check.saw[:MAX_CELL])
+        rows.add_row(Text(status, _STYLES[check.status]), check.name, _text(check.saw))
         if check.expected:
-            rows.add_row("", ("expected", _DIM), check.expected[:MAX_CELL])
+            rows.add_row("", Text("expected", "dim"), _text(check.expected))
         if check.fix:
-            rows.add_row("", ("fix", _DIM), (check.fix[:MAX_CELL], {"bold": True}))
+            rows.add_row("", Text("fix", "dim"), _text(check.fix, "bold"))
     output.print_tables(rows, ", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+def _text(text: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    # Names of the container's making are in it: no control characters, no markup.
+    return Text(one_line(text, MAX_CELL), style)
 
 
 def _explain(text: str, as_json: bool) -> int:

@@ -111,9 +111,10 @@ def _document(chosen: Chosen, done: Detached) -> dict[str, object]:
 
 
 def _print(chosen: Chosen, done: Detached) -> None:
+    from rich.markup import escape
+
     from nvhook.cli import output
     from nvhook.cli.inject import describe
-    from nvhook.cli.table import Table
 
     if done.recovered:
         click.echo(done.recovered)
@@ -123,9 +124,9 @@ def _print(chosen: Chosen, done: Detached) -> None:
     named = ", ".join(done.gpus) or "none"
     click.echo(f"taken from process {chosen.pid}: GPUs {named}")
     if done.steps:
-        table = Table("undone", "what", "GPU")
+        table = output.table("undone", "what", "GPU")
         for step in done.steps:
-            table.add_row(step.kind, describe(step), step.owner)
+            table.add_row(step.kind, escape(describe(step)), step.owner)
         output.print_tables(table)
     for bus in done.foreign:
         click.echo(f"{bus} was given at creation: access and node are taken, files stay")

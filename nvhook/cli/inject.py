@@ -131,17 +131,18 @@ def _not_given(chosen: Chosen, missed: Iterable[EnvVar | AdditionalGid]) -> list
 
 
 def _print(chosen: Chosen, done: Attached) -> None:
+    from rich.markup import escape
+
     from nvhook.cli import output
-    from nvhook.cli.table import Table
 
     if done.recovered:
         click.echo(done.recovered)
     documents = map(output.device_document, done.devices)
     named = ", ".join(f"{each['index']} ({each['uuid']})" for each in documents) or "none"
     if done.steps:
-        table = Table("step", "what", "GPU")
+        table = output.table("step", "what", "GPU")
         for step in done.steps:
-            table.add_row(step.kind, describe(step), step.owner)
+            table.add_row(step.kind, escape(describe(step)), step.owner)
         output.print_tables(f"process {chosen.pid} has GPUs {named}", table)
     else:
         click.echo(f"process {chosen.pid} has GPUs {named} already: nothing done")

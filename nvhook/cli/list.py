@@ -43,18 +43,19 @@ def command(containers: bool, as_json: bool) -> None:
 
 def _list_containers(inventory: Inventory, as_json: bool) -> None:
     from nvhook.cli import output
-    from nvhook.cli.table import Table
     from nvhook.live import holdings
 
     running = holdings.with_gpus(inventory)
     if as_json:
         output.print_json({"containers": [_container(each) for each in running]})
         return
-    table = Table("#process", "GPUs", "cgroup")
+    from rich.markup import escape
+
+    table = output.table("#process", "GPUs", "cgroup")
     for each in running:
         gpus = ", ".join(_held(held) for held in each.held)
         # Containers name their cgroups themselves.
-        texts = [one_line(text) for text in (gpus or each.problem, each.cgroup)]
+        texts = [escape(one_line(text)) for text in (gpus or each.problem, each.cgroup)]
         table.add_row(str(each.pid), *texts)
     output.print_tables(table if running else "no running container has a GPU")
 
@@ -115,18 +116,21 @@ def document(inventory: Inventory) -> dict[str, object]:
 
 
 def _print(inventory: Inventory) -> None:
+    from rich.markup import escape
+
     from nvhook.cli import output
-    from nvhook.cli.table import Table
 
     cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
     majors = " ".join(f"{name}={major}" for name, major in inventory.majors.items())
-    gpus = Table("#index", "uuid", "#minor", "pci bus id", "model")
+    gpus = output.table("#index", "uuid", "#minor", "pci bus id", "model")
     for gpu in inventory.gpus:
-        gpus.add_row(str(gpu.index), gpu.uuid, str(gpu.minor), gpu.pci_bus_id, gpu.model)
+        gpus.add_row(
+            str(gpu.index), escape(gpu.uuid), str(gpu.minor), gpu.pci_bus_id, escape(gpu.model)
+        )
         for device in inventory.mig_devices:
             if device.gpu_index == gpu.index:
                 what = f"MIG {device.profile or 'device'}"
-                gpus.add_row(device.name, device.uuid, "", "", what)
+                gpus.add_row(device.name, escape(device.uuid), "", "", escape(what))
     where = f"{NAMES[inventory.platform]}, " if inventory.platform else ""
     version = inventory.driver_version or "unknown"
     output.print_tables(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from nvhook.core.inventory import MigDevice
-from nvhook.errors import one_line
 
 if TYPE_CHECKING:
-    from nvhook.cli.table import Table
+    from rich.table import Table
+
     from nvhook.core.inventory import Device
 
-WIDE = 250  # columns for a pipe or a file, where little should be folded
-MAX_TEXT = 10_000
+WIDE = 250  # columns for a pipe or a file, where nothing should be folded
 
 
 def print_json(document: object) -> None:
@@ -25,17 +23,29 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
+def table(*columns: str, title: str = "") -> Table:
+    """Return an empty table whose cells are not folded; "#N" is a column of numbers."""
+    from rich.table import Table
+
+    result = Table(title=title or None, title_justify="left", box=None, header_style="bold")
+    for column in columns:
+        right = column.startswith("#")
+        name = column.removeprefix("#")
+        result.add_column(name, justify="right" if right else "left", overflow="fold")
+    return result
+
+
 def print_tables(*items: Table | str) -> None:
     """Print tables and lines of text to stdout."""
-    width = WIDE
-    if sys.stdout.isatty():
-        from shutil import get_terminal_size
+    from rich.console import Console  # not loaded for JSON
 
-        width = get_terminal_size().columns
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE)
     for item in items:
-        for line in [one_line(item, MAX_TEXT)] if isinstance(item, str) else item.lines(width):
-            click.echo(line, color=False if plain else None)
+        # Names come from the host and from containers: no markup in them.
+        if isinstance(item, str):
+            console.print(item, markup=False)
+        else:
+            console.print(item)
 
 
 def device_document(device: Device) -> dict[str, object]:

@@ -25,7 +25,8 @@ from nvhook.errors import assert_never
 from nvhook.record import fields, is_record
 
 if TYPE_CHECKING:
-    from nvhook.cli.table import Table
+    from rich.table import Table
+
     from nvhook.config import Config
     from nvhook.core.edits import Edit
     from nvhook.core.inventory import Device
@@ -152,19 +153,20 @@ def _print(
     plan: Plan,
     missed: tuple[explain.Absent, ...],
 ) -> None:
-    from nvhook.cli import output
-    from nvhook.cli.table import Table
+    from rich.markup import escape
 
-    edits = Table("edit", "what", "why")
+    from nvhook.cli import output
+
+    edits = output.table("edit", "what", "why")
     for edit in plan.edits:
         why = explain.why(edit, devices, asked.driver_capabilities)
-        edits.add_row(edit.kind, _describe(edit), why)
+        edits.add_row(edit.kind, escape(_describe(edit)), escape(why))
     names = [(str(output.device_document(device)["index"]), device.uuid) for device in devices]
     output.print_tables(
         f"asked for by {asked.source}: {', '.join(asked.devices) or 'none'}",
         f"GPUs {', '.join(f'{index} ({uuid})' for index, uuid in names) or 'none'}",
         f"driver capabilities {', '.join(asked.driver_capabilities) or 'none'}",
-        *[f"satisfied: {variable} {text}" for variable, text in asked.requirements],
+        *[f"satisfied: {escape(variable)} {escape(text)}" for variable, text in asked.requirements],
         edits,
         *(_not_found(missed) if missed else []),
     )
@@ -172,17 +174,19 @@ def _print(
 
 def _not_found(missed: tuple[explain.Absent, ...]) -> list[Table | str]:
     """Return a table of what is not there, and lines that say where each kind was looked for."""
-    from nvhook.cli.table import Table
+    from rich.markup import escape
+
+    from nvhook.cli import output
 
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     places: dict[tuple[str, tuple[str, ...]], None] = {}
     for each in missed:
         rows.setdefault((each.kind, each.needed_by), []).append(each.name)
         places[each.kind, each.looked_in] = None
-    table = Table("not found", "what", "for")
+    table = output.table("not found", "what", "for")
     for (kind, needed_by), names in rows.items():
         needed = ", ".join(needed_by) or "every GPU container"
-        table.add_row(kind, ", ".join(names), needed)
+        table.add_row(kind, escape(", ".join(names)), needed)
     return [table, *[f"{kind}: looked in {' '.join(looked)}" for kind, looked in places]]
 
 

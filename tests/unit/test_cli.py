@@ -351,7 +351,7 @@ try:
     cli.main(["--help"], prog_name="nvhook")
 except SystemExit:
     pass
-loaded = [name for name in sys.modules if name.startswith(("nvhook.cli.", "nvhook.host"))]
+loaded = [name for name in sys.modules if name.startswith(("nvhook.cli.", "rich", "nvhook.host"))]
 print(sorted(loaded), file=sys.stderr)
 """
     done = subprocess.run(

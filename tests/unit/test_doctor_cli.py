@@ -99,7 +99,7 @@ def test_colours_on_a_terminal_only():
     os.close(ours)
     piped = subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False)
     assert process.returncode == piped.returncode == 1
-    assert b"\x1b[31m\x1b[1mfailed\x1b[0m" in shown
+    assert b"\x1b[1;31mfailed\x1b[0m" in shown
     assert b"failed" in piped.stdout
     assert b"\x1b" not in piped.stdout
 
