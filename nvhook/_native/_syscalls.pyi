@@ -75,6 +75,10 @@ class lib:  # noqa: N801 - its name in cffi
     @staticmethod
     def nvh_sha256(data: Pointer, size: int, digest: Pointer, /) -> int: ...
     @staticmethod
+    def nvh_systemd_devices(
+        path: Pointer, unit: Pointer, devices: Pointer, forget: int, seconds: int, why: Pointer, /
+    ) -> int: ...
+    @staticmethod
     def nvh_seccomp_ldconfig() -> int: ...
     NVH_DIRECTORY: int
     NVH_FILE: int

@@ -58,6 +58,47 @@ static bool member_of(char *text, int version, char out[PATH_MAX])
 	return false;
 }
 
+/*
+ * The first name below slices only: names further down are the unit's own choice, a container may call its
+ * cgroups like units of the host. What is below user@UID.service is another systemd's.
+ */
+static void unit_in(const char *path, char *unit, size_t size)
+{
+	*unit = '\0';
+	for (const char *part = path; *part == '/';) {
+		size_t length = strcspn(++part, "/");
+		bool scope = length > 6 && strncmp(part + length - 6, ".scope", 6) == 0;
+		bool service = length > 8 && strncmp(part + length - 8, ".service", 8) == 0;
+		if (scope || service) {
+			if (strncmp(part, "user@", 5) != 0)
+				snprintf(unit, size, "%.*s", (int)length, part);
+			return;
+		}
+		if (length <= 6 || strncmp(part + length - 6, ".slice", 6) != 0)
+			return;
+		part += length;
+	}
+}
+
+bool unit_of(int process, char *unit, size_t size)
+{
+	char path[PATH_MAX], ours[NAME_MAX + 1] = "";
+	size_t length;
+	char *texts[2] = { read_file(process, "cgroup", TEXT_LIMIT, &length),
+			   read_file(AT_FDCWD, "/proc/self/cgroup", TEXT_LIMIT, &length) };
+	*unit = '\0';
+	for (int i = 0; i < 2; i++)
+		for (int version = 1; texts[i] && version <= 2; version++)
+			if (!*(i ? ours : unit) && member_of(texts[i], version, path))
+				unit_in(path, i ? ours : unit, i ? sizeof ours : size);
+	bool read = texts[0] && texts[1];
+	free(texts[0]);
+	free(texts[1]);
+	if (strcmp(unit, ours) == 0)
+		*unit = '\0';
+	return read;
+}
+
 static bool holds(const char *directory, const char *member)
 {
 	size_t length = strcmp(directory, "/") ? strlen(directory) : 0;

@@ -173,7 +173,7 @@ enum look look_again(const struct line *line, int root)
 		kind++;
 	if (kind == count)
 		return NO_LOOK;
-	if (line->count != kinds[kind].fields)
+	if (line->count != kinds[kind].fields || (kind >= 7 && root < 0))
 		return DIFFERENT;
 	const char *first = line->field[1], *second = line->field[2], *recorded = line->field[line->count - 1];
 	char answer[PATH_MAX];

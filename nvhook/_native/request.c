@@ -6,8 +6,9 @@
  * Python adds to a config.json (formats/oci_edit.py) depends on what it finds there:
  *   linux.devices, linux.resources.devices, process.user.additionalGids   in the digest
  *   hooks: its own and NVIDIA's are replaced                               gpu_hooks
- *   process.env, mounts, other hooks: what equals an addition is not added again. A variable
- *     that nvhook adds is in the digest; other vendors' additions are not repeated.
+ *   process.env, mounts, other hooks: what equals an addition is not added again. Of these the
+ *     digest has nvhook's own variables and nothing else, so that another vendor's CDI additions
+ *     can't be repeated by it.
  */
 #define _GNU_SOURCE
 #include "request.h"
@@ -207,7 +208,7 @@ bool read_state(const char *text, size_t size, struct state *out)
 		*out->bundle = '\0';
 	/* What follows the digits in a text that was understood ends the number. */
 	char *end = NULL;
-	long number = pid.from && pid.to - pid.from <= 10 ? strtol(pid.from, &end, 10) : 0;
+	long number = pid.from ? strtol(pid.from, &end, 10) : 0;
 	out->pid = end == pid.to && number > 1 && number <= INT32_MAX ? (int)number : 0;
 	return json_copy(text_of(&at, STATE_ID), out->id, sizeof out->id) && *out->id && *out->bundle && out->pid &&
 	       is_good;

@@ -26,7 +26,7 @@
 struct directory {
 	struct directory *next;
 	char *path;
-	int fd, empty; /* empty: the first file that was made on this mount; later ones are links to it */
+	int fd, empty; /* empty: the first file that was made here; later ones on this mount are links to it */
 	int64_t mount;
 	bool ours;   /* on the root's own mount, or one of nvhook's */
 	bool volume; /* on a mount of something the host has, too: what is made there is made on the host */
@@ -470,6 +470,15 @@ static int move(struct nvh_root *root, const char *path, int source, int target,
 	return error < 0 ? refuse(root, error, "mount", path) : 1;
 }
 
+/* An empty file that was made on a mount before; -1. */
+static int empty_file(const struct nvh_root *root, int64_t mount)
+{
+	for (const struct directory *each = root->directories; each; each = each->next)
+		if (each->mount == mount && each->empty >= 0)
+			return each->empty;
+	return -1;
+}
+
 int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 {
 	struct directory *parent;
@@ -485,7 +494,7 @@ int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 	if (target < 0 && errno == ENOENT) {
 		if (parent->volume)
 			return refuse(root, NVH_VOLUME, "create", path);
-		struct making m = { .kind = directory ? NVH_DIRECTORY : NVH_FILE, .name = name, .empty = parent->empty };
+		struct making m = { .kind = directory ? NVH_DIRECTORY : NVH_FILE, .name = name, .empty = empty_file(root, parent->mount) };
 		error = announce(root, (struct nvh_step){ .kind = m.kind, .path = path });
 		if (error)
 			return error;
@@ -507,7 +516,7 @@ int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 		root->refusal.mode = there.st_mode;
 		error = refuse(root, NVH_WRONG_TYPE, directory ? "a directory" : "a regular file", path);
 	}
-	if (made && !directory && parent->empty < 0 && error > 0)
+	if (made && !directory && error > 0 && empty_file(root, parent->mount) < 0)
 		parent->empty = target;
 	else
 		close(target);

@@ -88,7 +88,12 @@ def rules_of(plan: Plan) -> list[CgroupRule]:
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) -> None:
+def keep_over_reload(
+    rules: Iterable[CgroupRule],
+    process: Process,
+    log: Log,
+    recording: Recording | None = None,
+) -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -97,6 +102,9 @@ def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) ->
     from nvhook.kernel import cgroup as device_cgroup
 
     wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+    if recording is not None:
+        for each in wanted:
+            recording.operation("unit", *each)
     try:
         unit = device_cgroup.unit_of(process) if wanted else ""
     except ContainerError as error:
@@ -104,13 +112,13 @@ def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) ->
         return
     if not unit:
         return
-    observations.spoil("systemd is told of the container's devices")
     from nvhook.kernel import systemd
 
     try:
         log.info("systemd", done=systemd.allow(unit, wanted))
     except HostError as error:
         log.warning("systemctl daemon-reload will take the GPU away", why=error)
+        observations.spoil("systemd could not be told of the container's devices")
 
 
 class Application:

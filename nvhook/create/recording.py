@@ -32,7 +32,7 @@ MAX_FILES = 512
 MAX_BYTES = 64 << 20
 # Raise it with every change of the format, or of what an operation means.
 SCHEMA = "nvhook-recording 1"
-_REASON = ".why"
+REASON = ".why"  # ends the name of a file that says why a kind of container has no recording
 _WHOLE = 1 << 20  # no recording is larger: the launcher's limit
 
 
@@ -103,19 +103,19 @@ class Recording:
     def _write(self, directory: int, key: str, log: Log) -> None:
         if self.notes.spoilt:
             log.debug("not recorded", why=self.notes.spoilt)
-            _replace(directory, key + _REASON, self.notes.spoilt.encode())
+            _replace(directory, key + REASON, self.notes.spoilt.encode())
             return
         host = _looks(self.notes.of_host)
         root = _looks(self.notes.of_root)
         head = b"".join([SCHEMA.encode(), b"\n", host])
         whole = b"".join([head, root, *self._operations, b"end\n"])
         if len(whole) > _WHOLE:
-            _replace(directory, key + _REASON, b"the recording is too large")
+            _replace(directory, key + REASON, b"the recording is too large")
             return
         for name, data in self._files.items():
             _replace(directory, name, data)
         _replace(directory, f"{key}.{_slot(directory, key, head)}", whole)
-        _unlink(directory, key + _REASON)
+        _unlink(directory, key + REASON)
         _sweep(directory)
 
     @staticmethod

@@ -1,5 +1,7 @@
 """Detached mounts: cloned from host files outside, moved onto descriptors inside a container."""
 
+from __future__ import annotations
+
 from nvhook._native import call, lib
 
 MS_PRIVATE = 1 << 18

@@ -4,6 +4,8 @@ Every change is a step, told to a recorder before it is made: the C core's own l
 which inject's journal is. Each step has one undo.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 
@@ -66,7 +68,7 @@ class Step:
         kind: str,
         path: str,
         new: bytes = b"",
-        old: "OldFile | str | None" = None,
+        old: OldFile | str | None = None,
         identity: tuple[int, int] = (0, 0),
     ) -> None:
         self.kind = kind
@@ -87,7 +89,7 @@ class Root(RootView):
         owner: tuple[int, int] | None = None,
         mounts: bytes = b"",
         host_mounts: bytes = b"",
-        recorder: "Recorder | None" = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Take over a root's descriptor; mounts is the container's mountinfo, the other the host's.
 
@@ -248,7 +250,7 @@ class Root(RootView):
             )
         return failed(what, path, OSError(-result, os.strerror(-result)))
 
-    def _record(self, raw: "Any") -> int:
+    def _record(self, raw: Any) -> int:
         """Tell the recorder of a step; what it raises comes out of the operation."""
         assert self._recorder is not None
         try:
@@ -259,7 +261,7 @@ class Root(RootView):
         return 0
 
 
-def _step(raw: "Any") -> Step:
+def _step(raw: Any) -> Step:
     kind = KINDS[raw.kind]
     path = ffi.string(raw.path).decode("utf-8", "surrogateescape")
     if kind == LINK:
@@ -276,7 +278,7 @@ def _step(raw: "Any") -> Step:
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
-def nvh_recorded(context: "Any", step: "Any") -> int:
+def nvh_recorded(context: Any, step: Any) -> int:
     """Be the recorder of a root that has one in Python."""
     root: Root = ffi.from_handle(context)
     return root._record(step)

@@ -1,6 +1,8 @@
 """A running container, opened to be changed: its process pinned, its journal locked."""
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.errors import ContainerError
 from nvhook.kernel import mountinfo
@@ -43,7 +45,7 @@ class LiveContainer:
             )
         self.init = first_process(self.process)
         fd = self.process.open_directory("/")
-        root, host = posix.fstat(fd), posix.stat("/")
+        root, host = os.fstat(fd), os.stat("/")
         self.is_host = (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino)
         if self.is_host and not force:
             raise ContainerError(
@@ -51,7 +53,7 @@ class LiveContainer:
                 "give a process of the container, or --force if the host itself is meant",
             )
         self.owner = ""
-        mounts = posix.stat("ns/mnt", dir_fd=self.process.proc_fd).st_ino
+        mounts = os.stat("ns/mnt", dir_fd=self.process.proc_fd).st_ino
         name = f"{mounts}-{self.init.pid}-{start_time(self.init)}"
         _sweep(state_directory)
         self.journal = Journal(state_directory, name, boot_id())
@@ -67,16 +69,16 @@ class LiveContainer:
 
     def announce_rules(
         self,
-        directory: "Directory",
-        rules: "tuple[DeviceRule, ...]",
-        before: "tuple[DeviceRule, ...]",
+        directory: Directory,
+        rules: tuple[DeviceRule, ...],
+        before: tuple[DeviceRule, ...],
     ) -> None:
         """Write down device rules, and what was there, before they are given in a directory."""
         numbers = (directory.version,)
         new, old = rules_text(rules), rules_text(before)
         self.journal.add(Step("rules", self.owner, directory.path, new, old, numbers))
 
-    def _announce(self, step: "RootStep") -> None:
+    def _announce(self, step: RootStep) -> None:
         new = ""
         if step.kind == LINK:
             new = step.new.decode("utf-8", "surrogateescape")
@@ -85,7 +87,7 @@ class LiveContainer:
         numbers = step.identity if step.kind == MOUNT else ()
         self.journal.add(Step(step.kind, self.owner, step.path, new, step.old, numbers))
 
-    def holders(self, devices: "Iterable[tuple[int, int]]") -> dict[int, set[tuple[int, int]]]:
+    def holders(self, devices: Iterable[tuple[int, int]]) -> dict[int, set[tuple[int, int]]]:
         """Return which of the container's processes hold which character devices open."""
         wanted = tuple(devices)
         found = {}
@@ -104,7 +106,7 @@ class LiveContainer:
             self.init.close()
         self.process.close()
 
-    def __enter__(self) -> "LiveContainer":
+    def __enter__(self) -> LiveContainer:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,23 +6,23 @@ file in one rename. A file that ends in "work" after its process has gone says w
 complete. It is named by mount namespace, process and start time: none of them alone is unique.
 """
 
+from __future__ import annotations
+
 import json  # here: while it is in a container, nothing may be imported
 import os
 import re
 import signal
 from base64 import b64decode, b64encode
+from dataclasses import dataclass
 from hashlib import sha256
 
 from nvhook import lock
 from nvhook.core.ownership import is_shared
 from nvhook.errors import FormatError, HostError
 from nvhook.kernel.root import CONTENT, DIRECTORY, FILE, LINK, MOUNT, OldFile
-from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.kernel.device_rules import DeviceRule
 
 RULES = "rules"
@@ -36,7 +36,8 @@ _OLD_RULES = re.compile(rf"({_RULE}*(,{_RULE}*)*)?")
 _FAULT = "NVHOOK_FAULT"  # for tests: end the process, as by kill -9, at this boundary
 
 
-class Step(Record):
+@dataclass(frozen=True, slots=True)
+class Step:
     """One change. What ``path``, ``new``, ``old`` and ``numbers`` say depends on ``kind``.
 
     rules: cgroup directory, "c 195:0 rw,...", the same of what it said of these devices before,
@@ -45,34 +46,21 @@ class Step(Record):
     ``owner``: see core.ownership.
     """
 
-    __slots__ = ("kind", "new", "numbers", "old", "owner", "path")
-
-    def __init__(
-        self,
-        kind: str,
-        owner: str,
-        path: str,
-        new: str = "",
-        old: "OldFile | str | None" = None,
-        numbers: tuple[int, ...] = (),
-    ) -> None:
-        self.kind: Final = kind
-        self.owner: Final = owner
-        self.path: Final = path
-        self.new: Final = new
-        self.old: Final = old
-        self.numbers: Final = numbers
+    kind: str
+    owner: str
+    path: str
+    new: str = ""
+    old: OldFile | str | None = None
+    numbers: tuple[int, ...] = ()
 
 
-class Work(Record):
+@dataclass(frozen=True, slots=True)
+class Work:
     """An unfinished inject or eject: ``gpus`` are owners, ``writer`` the process that did it."""
 
-    __slots__ = ("gpus", "kind", "writer")
-
-    def __init__(self, kind: str, gpus: tuple[str, ...], writer: int) -> None:
-        self.kind: Final = kind
-        self.gpus: Final = gpus
-        self.writer: Final = writer
+    kind: str
+    gpus: tuple[str, ...]
+    writer: int
 
 
 class Journal:
@@ -191,7 +179,7 @@ class Journal:
                 "move it away: what it says about this container is then not undone",
             ) from error
 
-    def _take(self, rows: "list[dict[str, object] | list[object]]") -> None:
+    def _take(self, rows: list[dict[str, object] | list[object]]) -> None:
         steps: list[Step] = []
         for row in rows:
             if isinstance(row, list):
@@ -210,7 +198,7 @@ class Journal:
             self.taken = steps
 
 
-def rules_of(text: str) -> "tuple[DeviceRule, ...]":
+def rules_of(text: str) -> tuple[DeviceRule, ...]:
     """Return the rules in a step's text."""
     rules = []
     for each in text.split(",") if text else ():
@@ -220,7 +208,7 @@ def rules_of(text: str) -> "tuple[DeviceRule, ...]":
     return tuple(rules)
 
 
-def rules_text(rules: "tuple[DeviceRule, ...]") -> str:
+def rules_text(rules: tuple[DeviceRule, ...]) -> str:
     """Return rules as the text of a step."""
     return ",".join([f"{kind} {major}:{minor} {access}" for kind, major, minor, access in rules])
 

@@ -76,7 +76,7 @@ def splice(text: bytes, items: list[str]) -> bytes | None:
         span.to = buffer + (len(buffer) - 1)
     size = ffi.new("size_t *")
     request = ffi.new("struct request *", lib.read_request(data, len(text)))
-    spliced = lib.splice(data, len(text), request, spans, size)
+    spliced = lib.splice_items(data, len(text), request, spans, size)
     if spliced == ffi.NULL:
         return None
     try:

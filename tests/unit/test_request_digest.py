@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +226,41 @@ def test_a_name_with_an_escape_is_left_to_python(old: str, new: str, is_known: b
     text = json.dumps(container())
     assert old in text
     assert (digest(text.replace(old, new).encode()) is not None) is is_known
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            {"process": {"env": ["NVIDIA_A=1NVIDIA_B=2"]}},
+            {"process": {"env": ["NVIDIA_A=1", "NVIDIA_B=2"]}},
+        ),
+        (
+            {"annotations": {"cdi.k8s.io/a": "bc"}},
+            {"annotations": {"cdi.k8s.io/ab": "c"}},
+        ),
+        (
+            {"mounts": [{"source": "a", "destination": f"/b{MOUNTS}"}]},
+            {"mounts": [{"source": "a/b", "destination": MOUNTS}]},
+        ),
+        ({"linux": {"devices": []}}, {"linux": {"resources": {"devices": []}}}),
+        ({"process": {"capabilities": []}}, {"process": {"user": {"additionalGids": []}}}),
+    ],
+)
+def test_the_same_characters_elsewhere_are_another_container(one: dict, other: dict) -> None:
+    usual = {"process": {}, "root": {"path": "r"}}
+    assert digest({**usual, **one}) != digest({**usual, **other})
+
+
+def test_characters_are_those_of_utf_8() -> None:
+    """Every first byte, with the second ones at which the table changes, cut off or complete."""
+    seconds = [b"", *[bytes([byte]) for byte in b"\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0"]]
+    for first, second, rest in itertools.product(
+        range(0x80, 0x100), seconds, (b"", b"\x80", b"\x80\x80", b"\xbf\xbf", b"\x80\xc0")
+    ):
+        character = bytes([first]) + second + rest
+        text = b'{"process": {}, "root": {"path": "r"}, "x": "%s"}' % character
+        assert (digest(text) is not None) == is_taken(text), character
 
 
 JSON = st.recursive(
