@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "repeat.h"
 #include "root.h"
-#include "sha256.h"
+#include "blake2b.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -61,14 +61,14 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 		count += n >= 0;
 	}
 	if (complete) {
-		struct sha256 sha;
+		struct blake2b hash;
 		uint8_t digest[32];
 		if (count)
 			qsort(found, count, sizeof *found, by_name);
-		sha256_start(&sha);
+		blake2b_start(&hash);
 		for (size_t i = 0; i < count; i++)
-			sha256_add(&sha, found[i], strlen(found[i]) + 1);
-		sha256_end(&sha, digest);
+			blake2b_add(&hash, found[i], strlen(found[i]) + 1);
+		blake2b_end(&hash, digest);
 		for (int i = 0; i < 32; i++)
 			snprintf(answer + 2 * i, 3, "%02x", digest[i]);
 	}
@@ -125,7 +125,7 @@ static bool identity(int root, const char *path, struct stat *st)
 static void bytes(int root, const char *path, const char *ranges, char *answer)
 {
 	struct stat st;
-	struct sha256 sha;
+	struct blake2b hash;
 	uint8_t digest[32];
 	char number_of[32];
 	int handle = nvh_in_root(root, path, O_PATH), fd = -1;
@@ -140,7 +140,7 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 			*answer = '\0'; /* something else than a file */
 		return;
 	}
-	sha256_start(&sha);
+	blake2b_start(&hash);
 	bool complete = true;
 	while (complete && *ranges) {
 		char *rest;
@@ -148,13 +148,13 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 		char *data = size <= PIECE && offset <= INT64_MAX ? malloc(size + 1) : NULL;
 		ssize_t n = data ? pread(fd, data, size, (off_t)offset) : -1;
 		if (n >= 0)
-			sha256_add(&sha, data, (size_t)n);
+			blake2b_add(&hash, data, (size_t)n);
 		free(data);
 		complete = n >= 0 && (*rest == ',' || !*rest);
 		ranges = rest + (*rest == ',');
 	}
 	close(fd);
-	sha256_end(&sha, digest);
+	blake2b_end(&hash, digest);
 	for (int i = 0; i < 32; i++)
 		snprintf(answer + 2 * i, 3, "%02x", digest[i]);
 	if (!complete)

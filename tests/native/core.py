@@ -10,7 +10,7 @@ from typing import Any
 from cffi import FFI
 
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-FILES = ("request.c", "splice.c", "json.c", "sha256.c")
+FILES = ("request.c", "splice.c", "json.c", "blake2b.c")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvhook._native import digests
+from nvhook._native import digests, ffi, lib
 from nvhook.errors import FormatError
 from nvhook.formats import oci
 from nvhook.formats.oci import parse_config
@@ -290,6 +290,9 @@ def is_taken(data: bytes) -> bool:
 
 
 @given(st.binary(max_size=300))
-def test_sha256_is_hashlibs(data: bytes) -> None:
-    assert digests.sha256(data) == hashlib.sha256(data).digest()
-    assert digests.sha256(data * 7) == hashlib.sha256(data * 7).digest()
+def test_the_launchers_digest_is_hashlibs(data: bytes) -> None:
+    for text in (data, data * 7):
+        key = ffi.new("char[65]")
+        lib.nvh_recording_key(text, len(text), bytes(32), key)
+        expected = hashlib.blake2b(text + bytes(32), digest_size=32).hexdigest()
+        assert ffi.string(key).decode() == expected
