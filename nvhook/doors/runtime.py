@@ -113,11 +113,11 @@ def edit_bundle(
         hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
         additions += Additions(hooks=((STAGE, hook),))
     changes = splice(data.decode(), document, additions, is_gpu_hook)
+    _record(changes, recording)
     _replace(config_json, changes.result().encode())
     done = {"devices": len(additions.devices), "source": request.source}
     log.info("edited", **done)
     recording.line(log, "info", "edited", **done)
-    _record(changes, recording)
     if settings.recordings:
         recording.keep(words, data, log)
 

@@ -80,7 +80,7 @@ class Splice:
 
     def appended(self) -> dict[Path, str] | None:
         """Return the compact JSON of each list's items, None if something else changes, too."""
-        if self._changes or self._removed:
+        if self._changes or self._removed:  # before result(), which fills these
             return None
         return {path: encode(values)[1:-1] for path, values in self._appended.items()}
 
