@@ -86,6 +86,7 @@ class Recording:
 
         That it can't be written, or must not, is no failure: the next start is as this one.
         """
+        host, root = _looks(self.notes.of_host), _looks(self.notes.of_root)  # they may spoil it
         observations.end()
         key = key_of(words, config_json)
         if not key:
@@ -94,19 +95,17 @@ class Recording:
         try:
             directory = _open_directory()
             try:
-                self._write(directory, key, log)
+                self._write(directory, key, host, root, log)
             finally:
                 os.close(directory)
         except OSError as error:
             log.debug("not recorded", why=error)
 
-    def _write(self, directory: int, key: str, log: Log) -> None:
+    def _write(self, directory: int, key: str, host: bytes, root: bytes, log: Log) -> None:
         if self.notes.spoilt:
             log.debug("not recorded", why=self.notes.spoilt)
             _replace(directory, key + REASON, self.notes.spoilt.encode())
             return
-        host = _looks(self.notes.of_host)
-        root = _looks(self.notes.of_root)
         head = b"".join([SCHEMA.encode(), b"\n", host])
         whole = b"".join([head, root, *self._operations, b"end\n"])
         if len(whole) > _WHOLE:
@@ -139,10 +138,16 @@ def _of(*parts: str) -> str:
 
 
 def _looks(looks: dict[tuple[str, ...], str]) -> bytes:
-    lines = ["\t".join([*what, answer]) for what, answer in looks.items()]
-    if any("\n" in line for line in lines):
-        observations.spoil("a name has a line break")
-    return os.fsencode("".join([line + "\n" for line in lines]))
+    """Return the lines of looks.
+
+    A name may be an image's choice: what follows a line break in it would be a line of the image's
+    own, a device rule for example.
+    """
+    text = "".join(["\t".join([*what, answer]) + "\n" for what, answer in looks.items()])
+    tabs = sum([len(what) for what in looks])
+    if text.count("\n") != len(looks) or text.count("\t") != tabs or "\0" in text:
+        observations.spoil("a name has a tab, a line break or a zero byte")
+    return os.fsencode(text)
 
 
 # ---- the directory ----

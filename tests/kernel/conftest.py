@@ -154,6 +154,14 @@ def pure_v2_view(root_host: None) -> Iterator[View]:
     yield from _private_view(PURE_V2)
 
 
+@pytest.fixture
+def odd_place_view(root_host: None, tmp_path: Path) -> Iterator[View]:
+    """cgroup2 alone, where the mount table writes its place with escapes."""
+    place = tmp_path / "a blank, a \\ and a #"
+    place.mkdir()
+    yield from _private_view(f"umount -R /sys/fs/cgroup && mount -t cgroup2 x '{place}'")
+
+
 @pytest.fixture(scope="session")
 def pure_v1_view(root_host: None) -> Iterator[View]:
     """A mount namespace without cgroup2."""

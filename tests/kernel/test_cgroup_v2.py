@@ -188,6 +188,16 @@ print(len(cgroup.find(int(sys.argv[2])).allow([("c", 195, 1, "rw")])))
     assert bpf.split(patched) == ((("c", 195, 1, "rw"),), DENY_ALL)
 
 
+def test_a_hierarchy_whose_place_the_mount_table_escapes(odd_place_view, directory):
+    directory.attach(DENY_ALL)
+
+    (line,) = odd_place_view.allow(directory.pid, GPU)
+
+    ((_, patched),) = directory.programs().items()
+    assert line.startswith("v2: program ")
+    assert bpf.split(patched)[0] == tuple(GPU)
+
+
 def test_no_program_means_no_restriction(pure_v2_view, directory):
     assert pure_v2_view.allow(directory.pid, GPU) == [
         "v2: no program attached, nothing of its own restricts devices"

@@ -267,3 +267,45 @@ def test_every_step_is_told_before_it_is_taken(tmp_path, source):
     assert told[4].new == told[6].new == b"x"
     assert (told[6].old.data, told[6].old.mode) == (b"old", 0o644)
     assert sorted(os.listdir(tmp_path)) == ["file", "old"]
+
+
+@pytest.mark.parametrize("place", ["image", "own-tmpfs"])
+def test_host_roots_rights_make_what_an_image_lacks_and_nothing_on_other_mounts(
+    tmp_path, source, place
+):
+    """A directory that the container's root may not write to: host root has made the image.
+
+    On a mount that the container has there, it is somebody's will.
+    """
+    seen = Path("/proc/self/mountinfo").read_bytes()
+    line = [each for each in seen.splitlines() if b" /dev/shm " in each][-1]
+    device = line.split(b" ")[2]
+    table = seen.replace(line, line.replace(b" " + device + b" ", b" 0:99999 ", 1))
+    top, inside = tmp_path, tmp_path
+    if place == "own-tmpfs":
+        top, inside = Path("/"), Path("/dev/shm") / f"nvhook-test-{os.getpid()}"
+        inside.mkdir()
+    closed = inside / "closed"
+    closed.mkdir(mode=0o700)
+    rootfs = Root(os.open(top, os.O_PATH | os.O_DIRECTORY), (1234, 1234), table, seen)
+    path = f"/{closed.relative_to(top)}"
+    ways = {
+        "mounted": lambda path: rootfs.attach(path, source),
+        "linked": lambda path: rootfs.link(path, "target"),
+        "written": lambda path: rootfs.write(path, b"text"),
+        "directory/linked": lambda path: rootfs.link(path, "target"),
+    }
+    made = set()
+    try:
+        for name, make in ways.items():
+            with suppress(ContainerError):
+                make(f"{path}/{name}")
+            made |= {name} if os.path.lexists(closed / name) else set()
+        assert made == (set(ways) if place == "image" else set())
+        assert place == "image" or not [*closed.iterdir()]
+    finally:
+        rootfs.undo_all()
+        rootfs.close()
+        closed.rmdir()
+        if place == "own-tmpfs":
+            inside.rmdir()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runtime import packages
 from tests.runtime.bundle import Bundle
-from tests.runtime.cgroup_view import View, open_view
+from tests.runtime.cgroup_view import View, keep, open_view
 from tests.runtime.engine import Engine, Handler
 from tests.runtime.live import Live
 from tests.runtime.simulated import Driver
@@ -122,6 +122,14 @@ def each_runtime(request: pytest.FixtureRequest, place: Path) -> Engine:
 def runc(hybrid: View, place: Path) -> Engine:
     """For what does not depend on the runtime."""
     return _engine("runc", hybrid, place / "state")
+
+
+@pytest.fixture
+def recorded(real_host: None, place: Path) -> Iterator[Engine]:
+    """runc on a host of its own, where nothing is recorded yet."""
+    own = "mkdir -p /run/nvhook && mount -t tmpfs -o mode=755 tmpfs /run/nvhook"
+    for view in keep(View, "recorded", [], own):
+        yield _engine("runc", view, place / "state")
 
 
 @pytest.fixture
