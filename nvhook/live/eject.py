@@ -192,6 +192,8 @@ def _unrevoked(container: LiveContainer, own: dict[str, Belonging]) -> list[Left
 def _unmount(container: LiveContainer, places: list[str]) -> list[Left]:
     """Unmount nodes and files; where they were made, they stay."""
     left: list[Left] = []
+    if container.changed:
+        return [(place, container.changed) for place in places]
     if places:
         with container.process.mount_namespace():
             for place in places:
