@@ -137,11 +137,8 @@ def _apply(
 ) -> tuple[str, ...]:
     for owner in dict.fromkeys([owners.get(edit, DRIVER) for edit in plan.edits]):
         container.owner = owner
-        rules = [
-            (edit.type, edit.major, edit.minor, edit.access)
-            for edit in plan.edits
-            if isinstance(edit, CgroupRule) and owners.get(edit, DRIVER) == owner
-        ]
+        own = [edit for edit in plan.edits if owners.get(edit, DRIVER) == owner]
+        rules = executor.rules_of(Plan(tuple(own)))
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
     if not container.access.directories:
