@@ -97,10 +97,18 @@ def _eject(container: LiveContainer, chosen: tuple[str, ...], host: Inventory | 
     if not selected and not foreign and journal.work is None:
         return Detached(unrevoked=tuple(_unrevoked(container, own)))
     writer = journal.work
-    journal.begin("eject", chosen)
     owners = {step.owner for step in selected}
     rules = [rule for step in selected if step.kind == RULES for rule in rules_of(step.new)]
     rules += [rule for each in own if each in owners or each in foreign for rule in own[each].rules]
+    try:
+        journal.begin("eject", chosen)
+    except OSError as error:  # access goes all the same, which needs no file
+        container.access.revoke(rules)
+        raise HostError(
+            f"access is revoked, but files stay in the container: {journal.path} can't be written: "
+            f"{error.strerror}",
+            "make room there, and eject again",
+        ) from error
     unrevoked = _forget(container, rules)
     undo_rules(container, selected)
     foreign += _revoke(container, own, foreign)

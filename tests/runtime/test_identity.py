@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.expectations import ALLOWED, DENIED
 from tests.runtime.live import Live
 
 CHANGED_ROOT = "has changed its root directory since it was started"
@@ -109,3 +110,30 @@ def test_an_init_in_a_user_namespace_of_its_own_making_is_refused(live, options)
     assert done.returncode == 1
     assert "is in a user namespace that no runtime of this host has made" in done.stderr
     assert (cache.read_bytes(), cache.stat().st_uid) == before
+
+
+def test_access_is_revoked_where_no_journal_can_be_written(live, place):
+    """What can't be written down can't be undone, but that is no reason to leave the GPU open."""
+    container: Live = live()
+    run = container.engine.view.run
+    directory = place / "small"
+    directory.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", directory)
+    try:
+        lines = container.bundle.settings.read_text().splitlines()
+        kept = [line for line in lines if not line.startswith("state-directory")]
+        kept.append(f'state-directory = "{directory}"')
+        container.bundle.settings.write_text("\n".join([*kept, ""]))
+        container.inject("1")
+        run("sh", "-c", f"cat /dev/zero >{directory}/full || :", check=False)
+        assert container.opens(1) == [ALLOWED]
+
+        done = container.nvhook("eject")
+
+        assert done.returncode == 1
+        assert "access is revoked, but files stay in the container" in done.stderr
+        assert container.opens(1, at="nodes") == [DENIED]
+        run("rm", directory / "full")
+        container.eject()
+    finally:
+        run("umount", directory)
