@@ -31,7 +31,7 @@ VARIANTS = 8
 MAX_FILES = 512
 MAX_BYTES = 64 << 20
 # Raise it with every change of the format, or of what an operation means.
-SCHEMA = "nvhook-recording 1"
+SCHEMA = "nvhook-recording 2"
 _REASON = ".why"
 _WHOLE = 1 << 20  # no recording is larger: the launcher's limit
 
