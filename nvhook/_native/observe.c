@@ -5,6 +5,7 @@
 #include "sha256.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,7 +72,8 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 		sha256_end(&sha, digest);
 		for (int i = 0; i < 32; i++)
 			snprintf(answer + 2 * i, 3, "%02x", digest[i]);
-	}
+	} else if (directory)
+		*answer = '\0'; /* too many, or no memory: not the same as none */
 	while (count)
 		free(found[--count]);
 	free(found);
@@ -153,8 +155,8 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 	if (handle >= 0)
 		close(handle);
 	if (handle < 0 || fd < 0) {
-		if (handle >= 0)
-			*answer = '\0'; /* something else than a file */
+		if (handle != -ENOENT)
+			*answer = '\0'; /* something else than a file: Python finds that odd */
 		return;
 	}
 	sha256_start(&sha);

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvhook.core.catalog import BINARY_DIRECTORIES
 from nvhook.formats.ldcache_splice import splice
 from nvhook.sim.elf_writer import ABIS, shared_library
 from tests.cuda_note import with_note
@@ -239,6 +240,24 @@ def _of_settings(world: World) -> dict[str, Place]:
     return {"settings": Place(world.settings, {"begin": text(base), **states})}
 
 
+def _with(path: Path, states: dict[str, Make], also: Path, data: bytes) -> Place:
+    """Return a place where everything but the beginning comes with a file elsewhere."""
+
+    def both(make: Make) -> Make:
+        def made(path: Path) -> None:
+            make(path)
+            text(data)(also)
+
+        return made
+
+    def begin(path: Path) -> None:
+        states["begin"](path)
+        remove(also)
+
+    more = {name: both(make) for name, make in states.items() if name != "begin"}
+    return Place(path, {"begin": begin, **more})
+
+
 def _of_texts(world: World) -> dict[str, Place]:
     host = world.host
     proc = host / "proc"
@@ -292,10 +311,17 @@ def _of_texts(world: World) -> dict[str, Place]:
         "boot": Place(
             proc / "sys/kernel/random/boot_id",
             {
-                "begin": text((proc / "sys/kernel/random/boot_id").read_text()),
+                "begin": text(boot := (proc / "sys/kernel/random/boot_id").read_text()),
                 "other": text(another),
                 "none": nothing,
             },
+        ),
+        # What nothing but a new boot, or another loader cache, makes the driver's files looked for.
+        "boot-to-more": _with(
+            proc / "sys/kernel/random/boot_id",
+            {"begin": text(boot), "other": text(another)},
+            host / f"root/usr/lib/{TRIPLET}/libnvidia-afterboot.so.{VERSION}",
+            library("libnvidia-afterboot.so.1"),
         ),
         # Only what the driver says of a GPU: found out once per boot, as /proc has the GPU.
         "minor": Place(
@@ -337,6 +363,10 @@ def _of_nodes(world: World) -> dict[str, Place]:
                 "none": nothing,
             },
         )
+    for path in (*dev.glob("nvidia-nv*"), *dev.glob("infiniband/*"), dev / "nvidia-uvm-tools"):
+        major, minor = _numbers(path)
+        name = str(path.relative_to(dev))
+        found[name] = Place(path, {"begin": node(major, minor), "minor": node(major, minor + 1)})
     found["nvidia5"] = Place(dev / "nvidia5", {"begin": nothing, "node": node(195, 5)})
     found["dxg"] = Place(dev / "dxg", {"begin": nothing, "node": node(10, 125)})
     render = (dev / "dri/renderD128").stat().st_rdev
@@ -370,6 +400,7 @@ def _of_nodes(world: World) -> dict[str, Place]:
                 "none": nothing,
             },
         ),
+        "drm-more": Place(drm / "renderD129", {"begin": nothing, "there": directory}),
         "drm": Place(
             drm,
             {
@@ -404,6 +435,13 @@ def _of_driver_files(world: World) -> dict[str, Place]:
             cuda.with_name(f"libnvidia-brandnew.so.{VERSION}"),
             {"begin": nothing, "there": text(library("libnvidia-brandnew.so.1"))},
         ),
+        "cache-with-more": _with(
+            root / "etc/ld.so.cache",
+            {"begin": text(data), "again": replaced(), "touched": text(data)},
+            cuda.with_name(f"libnvidia-cached.so.{VERSION}"),
+            library("libnvidia-cached.so.1"),
+        ),
+        **_of_watched(root),
         "cache": Place(
             root / "etc/ld.so.cache",
             {
@@ -420,10 +458,6 @@ def _of_driver_files(world: World) -> dict[str, Place]:
                 "replaced": replaced(),
                 "none": nothing,
             },
-        ),
-        "local-program": Place(
-            root / "usr/local/bin/nvidia-debugdump",
-            {"begin": nothing, "there": copy_of(world.base / "root" / smi.relative_to(root))},
         ),
         "icd": Place(icd, {"begin": text(icd.read_text()), "none": nothing}),
         "update": Place(
@@ -477,6 +511,38 @@ def _of_driver_files(world: World) -> dict[str, Place]:
     }
 
 
+def _of_watched(root: Path) -> dict[str, Place]:
+    """Return a file in each directory whose time stamp is looked at, and no file of the host's."""
+    (root / "usr/bin/nvidia-imex").unlink()  # of a package of its own; the first found counts
+
+    def there(path: Path) -> None:
+        text("#!/bin/sh\n")(path)
+        path.chmod(0o755)
+
+    def gone(path: Path) -> None:
+        remove(path)
+        for above in path.parents:
+            if above == root or not above.is_dir() or [*above.iterdir()]:
+                break
+            above.rmdir()
+
+    names = dict.fromkeys(BINARY_DIRECTORIES, "nvidia-imex") | {
+        "/etc/OpenCL/vendors": "nvidia.icd",
+        "/etc/vulkan/icd.d": "nvidia_layers.json",
+        "/usr/share/vulkan/icd.d": "nvidia_layers.json",
+        "/usr/share/glvnd/egl_vendor.d": "10_nvidia.json",
+    }
+    found = {}
+    for directory_, name in names.items():
+        path = root / directory_[1:] / name
+        data = path.read_bytes() if path.exists() else None
+        states = {"begin": gone, "there": there}
+        if data is not None:
+            states = {"begin": text(data), "gone": gone}
+        found[f"in {directory_}"] = Place(path, states)
+    return found
+
+
 def _of_mig(world: World) -> dict[str, Place]:
     driver = world.host / "proc/driver"
     tree = driver / "nvidia/capabilities"
@@ -516,6 +582,27 @@ def _of_mig(world: World) -> dict[str, Place]:
         ),
         # Before an instance comes or goes, nobody asks NVML again.
         "order": Place(world.host / "state", {"begin": text(state), "swapped": text(swapped)}),
+        "renumbered": _with_order(
+            world,
+            Place(
+                gi / "ci0",
+                {
+                    "begin": copy_of(world.base / "capabilities/gpu2/mig/gi3/ci0"),
+                    "again": anew(world.base / "capabilities/gpu2/mig/gi3/ci0"),
+                },
+            ),
+            state,
+            swapped,
+        ),
+        "new-instance": _with_order(
+            world,
+            Place(
+                gi.with_name("gi4"),
+                {"begin": nothing, "there": copy_of(world.base / "capabilities/gpu2/mig/gi3")},
+            ),
+            state,
+            f"{state}gpu0.mig2=MIG-33333333-3333-4333-8333-333333333333 4 0 300 301 2g.20gb\n",
+        ),
         "minors": Place(
             driver / "nvidia-caps/mig-minors",
             {
@@ -548,10 +635,39 @@ def _of_mig(world: World) -> dict[str, Place]:
     }
 
 
+def anew(source: Path) -> Make:
+    """Return what makes something anew while the old is still there: with another inode."""
+
+    def make(path: Path) -> None:
+        new = path.with_name(f".{path.name}")
+        copy_of(source)(new)
+        remove(path)
+        new.rename(path)
+
+    return make
+
+
+def _with_order(world: World, place: Place, before: str, after: str) -> Place:
+    """Return a place, with another order of the MIG devices for NVML."""
+
+    def both(make: Make, order: str) -> Make:
+        def made(path: Path) -> None:
+            make(path)
+            text(order)(world.host / "state")
+
+        return made
+
+    states = {
+        name: both(make, before if name == "begin" else after)
+        for name, make in place.states.items()
+    }
+    return Place(place.path, states)
+
+
 def _of_features(world: World) -> dict[str, Place]:
     dev, root = world.host / "dev", world.host / "root"
-    major, minor = (each((dev / "nvidia-fs0").stat().st_rdev) for each in (os.major, os.minor))
-    channels = os.major((dev / "nvidia-caps-imex-channels/channel0").stat().st_rdev)
+    major, minor = _numbers(dev / "nvidia-fs0")
+    channels = _numbers(dev / "nvidia-caps-imex-channels/channel0")[0]
     udev = world.host / "run/udev"
     return {
         "nvidia-fs": Place(
@@ -576,6 +692,10 @@ def _of_features(world: World) -> dict[str, Place]:
         "channel": Place(
             dev / "nvidia-caps-imex-channels/channel0",
             {"begin": node(channels, 0), "minor": node(channels, 9), "none": nothing},
+        ),
+        "new-channel": Place(
+            dev / "nvidia-caps-imex-channels/channel7",
+            {"begin": nothing, "node": node(channels, 7)},
         ),
         "cufile": Place(
             root / "etc/cufile.json",
@@ -699,11 +819,10 @@ def furnish(world: World) -> dict[str, Place]:
 
 
 def change(places: dict[str, Place], name: str, state: str) -> None:
-    """Let something be at a place; where a directory above has gone, nothing."""
+    """Let something be at a place."""
     place = places[name]
     try:
-        if place.path.parent.is_dir():
-            place.states[state](place.path)
+        place.states[state](place.path)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, IsADirectoryError):
         pass  # another change is in the way: as good as any
 

@@ -78,7 +78,7 @@ KINDS = {
             "NVIDIA_MOFED=enabled",
             "NVIDIA_GDRCOPY=enabled",
             "NVIDIA_NVSWITCH=enabled",
-            "NVIDIA_IMEX_CHANNELS=0",
+            "NVIDIA_IMEX_CHANNELS=all",
         ),
         tuple(ADMIN),
     ),
@@ -217,6 +217,14 @@ class World:
         root = os.open(self.image, os.O_PATH | os.O_DIRECTORY)
         try:
             return repeater.holds(decision.text(without), root)
+        finally:
+            os.close(root)
+
+    def otherwise(self, decision: Decision) -> list[bytes]:
+        """Return the looks that give other answers now."""
+        root = os.open(self.image, os.O_PATH | os.O_DIRECTORY)
+        try:
+            return [look for look in decision.looks if not repeater.looks_same(look, root)]
         finally:
             os.close(root)
 
