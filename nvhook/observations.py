@@ -182,11 +182,12 @@ def link(path: str) -> str | None:
     return target
 
 
-def place(root: str, path: str, status: os.stat_result | None) -> None:
-    """Note what a path inside a root leads to."""
+def place(root: str, path: str, status: os.stat_result | None, resolved: str = "") -> None:
+    """Note what a path inside a root leads to, and where that is without links."""
     answer = ABSENT
     if status is not None:
-        answer = _joined((status.st_dev, status.st_ino, status.st_mode, status.st_uid))
+        numbers = _joined((status.st_dev, status.st_ino, status.st_mode, status.st_uid))
+        answer = f"{numbers}:{resolved}"
     of_host("place", root, path, answer=answer)
 
 

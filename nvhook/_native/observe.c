@@ -79,7 +79,8 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 		blake2b_end(&hash, digest);
 		for (int i = 0; i < 32; i++)
 			snprintf(answer + 2 * i, 3, "%02x", digest[i]);
-	}
+	} else if (directory)
+		*answer = '\0'; /* too many, or no memory: not the same as none */
 	while (count)
 		free(found[--count]);
 	free(found);
@@ -109,14 +110,30 @@ static void stamp(const char *path, char *answer)
 		absent(answer, errno);
 }
 
+/* The path of a descriptor, without links; 0 if it can't be told. */
+static size_t path_of_descriptor(int fd, char out[PATH_MAX])
+{
+	char name[32];
+	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(name, out, PATH_MAX - 1);
+	out[n > 0 ? n : 0] = '\0';
+	return n > 0 ? (size_t)n : 0;
+}
+
 static void place(const char *root, const char *path, char *answer)
 {
 	struct stat st;
+	char above[PATH_MAX], all[PATH_MAX];
 	int top = open(*root ? root : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int fd = top < 0 ? -errno : nvh_in_root(top, path, O_PATH);
-	if (fd >= 0 && fstat(fd, &st) == 0)
-		snprintf(answer, ANSWER, "%llu:%llu:%u:%u", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid);
-	else if (fd < 0)
+	if (fd >= 0 && fstat(fd, &st) == 0) {
+		size_t cut = path_of_descriptor(top, above), length = path_of_descriptor(fd, all);
+		if (cut == 1) /* "/" */
+			cut = 0;
+		bool inside = length > cut && memcmp(above, all, cut) == 0;
+		snprintf(answer, PATH_MAX, "%llu:%llu:%u:%u:%s", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid,
+			 inside ? all + cut : "");
+	} else if (fd < 0)
 		absent(answer, -fd);
 	if (fd >= 0)
 		close(fd);

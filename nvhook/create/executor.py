@@ -169,7 +169,7 @@ class Application:
             path = edit.container_path
             if not edit.host_path and not self.root.has(path):
                 self._close(path, edit.required)
-            elif edit.host_path and self._is_there(edit):
+            elif edit.host_path and not self._is_closed(path) and self._is_there(edit):
                 self.there.add(path)
         return [
             (edit, None if self._needs_no_source(edit) else open_source(edit, log))

@@ -10,7 +10,6 @@ import stat
 
 from nvhook import observations
 
-
 # The kernel's own limit (MAXSYMLINKS in include/linux/namei.h).
 MAX_LINKS = 40
 

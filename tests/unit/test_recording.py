@@ -44,7 +44,7 @@ def test_a_recording_is_roots_alone(directory) -> None:
     [file] = directory.iterdir()
     assert file.stat().st_mode & 0o7777 == 0o600
     assert file.read_text().splitlines() == [
-        "nvhook-recording 1",
+        "nvhook-recording 2",
         "text\t/proc/devices\t9\t1",
         "has\t/etc/debian_version\t1",
         "end",
