@@ -247,6 +247,57 @@ static bool allow(struct devices *devices, const struct line *mount, int version
 	return allow_v2(devices, lowest, basis, directory);
 }
 
+static bool ends(const char *name, size_t length, const char *end)
+{
+	size_t size = strlen(end);
+	return length >= size && memcmp(name + length - size, end, size) == 0;
+}
+
+/* The first part of a cgroup's path below slices only that is a unit; its length is 0 where there is none. */
+static size_t unit_in(const char *path, const char **unit)
+{
+	for (const char *part = path; *part == '/';) {
+		size_t length = strcspn(++part, "/");
+		*unit = part;
+		if (ends(part, length, ".scope") || ends(part, length, ".service"))
+			return strncmp(part, "user@", 5) == 0 ? 0 : length;
+		if (!ends(part, length, ".slice"))
+			return 0;
+		part += length;
+	}
+	return 0;
+}
+
+static void unit_of(char *text, char unit[PATH_MAX])
+{
+	char path[PATH_MAX];
+	const char *from;
+	*unit = '\0';
+	for (int version = 1; version <= 2 && !*unit; version++) {
+		size_t length = member_of(text, version, path) ? unit_in(path, &from) : 0;
+		memcpy(unit, length ? from : "", length);
+		unit[length] = '\0';
+	}
+}
+
+bool in_unit(int process)
+{
+	char their_unit[PATH_MAX], our_unit[PATH_MAX];
+	size_t size;
+	if (access("/run/systemd/private", F_OK) < 0)
+		return false;
+	char *theirs = read_file(process, "cgroup", TEXT_LIMIT, &size);
+	char *ours = read_file(AT_FDCWD, "/proc/self/cgroup", TEXT_LIMIT, &size);
+	if (theirs && ours) {
+		unit_of(theirs, their_unit);
+		unit_of(ours, our_unit);
+	}
+	bool found = !theirs || !ours || (*their_unit && strcmp(their_unit, our_unit) != 0);
+	free(theirs);
+	free(ours);
+	return found;
+}
+
 void end_devices(struct devices *devices, bool keep)
 {
 	for (size_t i = devices->swapped; i-- > 0;) {

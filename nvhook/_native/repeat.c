@@ -116,7 +116,8 @@ static const struct {
 } operations[] = {
 	{ "hierarchy", 5, 1 }, { "rule", 5, 0 },    { "programs", 2, 0 }, { "mount", 6, 3 }, { "device", 6, 3 },
 	{ "mask", 3, 1 },      { "symlink", 3, 0 }, { "file", 4, 2 },	  { "merge", 3, 0 }, { "there", 4, 2 },
-	{ "log", 5, 0 },       { "splice", 3, 1 },  { "end", 1, 0 },
+	{ "log", 5, 0 },       { "splice", 3, 1 },  { "no-unit", 1, 0 },
+	{ "end", 1, 0 },
 };
 
 static bool is_operation(const struct line *line)
@@ -348,6 +349,9 @@ static int repeat(struct repeat *r)
 	for (size_t i = 0; i < r->count; i++) {
 		r->sources[i] = -1;
 		has_rules |= is_kind(&r->lines[i], "rule");
+		/* systemd would have to be told of the devices, which is Python's work. */
+		if (is_kind(&r->lines[i], "no-unit"))
+			ready = ready && !in_unit(r->target.process);
 	}
 	for (size_t i = 0; ready && i < r->count; i++)
 		ready = open_source(&r->lines[i], &r->sources[i]);

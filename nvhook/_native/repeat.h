@@ -45,6 +45,8 @@ struct devices;
 /* Allow what a recording's lines say for a process, in its cgroups; NULL where Python has to. */
 struct devices *allow_devices(const struct line *lines, size_t count, int process, const char *host_mounts,
 			      size_t mounts_size, int directory);
+/* Is a process in a unit of systemd's that we are not in? kernel/cgroup.py, unit_of. */
+bool in_unit(int process);
 /* Take it back, or, if that is kept, only close what is open. */
 void end_devices(struct devices *devices, bool keep);
 

@@ -88,7 +88,9 @@ def rules_of(plan: Plan) -> list[CgroupRule]:
     return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
 
 
-def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) -> None:
+def keep_over_reload(
+    rules: Iterable[CgroupRule], process: Process, log: Log, recording: Recording | None = None
+) -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
     It installs its own list again at every daemon-reload: without this the GPU is lost then. Until
@@ -103,6 +105,8 @@ def keep_over_reload(rules: Iterable[CgroupRule], process: Process, log: Log) ->
         log.warning("systemd is not told", why=error)
         return
     if not unit:
+        if wanted and recording is not None:
+            recording.operation("no-unit")
         return
     observations.spoil("systemd is told of the container's devices")
     from nvhook.kernel import systemd

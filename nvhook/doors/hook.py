@@ -204,7 +204,7 @@ def _give(
     if options.delegated or options.cdi:
         plan = rest(plan, container.devices)
     executor.apply(plan, target, pipeline.machine(), log, recording)
-    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process, log)
+    executor.keep_over_reload(executor.rules_of(outcome.plan), target.process, log, recording)
     return outcome, plan
 
 
