@@ -164,6 +164,21 @@ def stamp(path: str, status: os.stat_result | None) -> None:
         return
     if time.time_ns() - status.st_ctime_ns < _FRESH:
         spoil(f"{path} is just being changed")
+    _stamp(path, status)
+
+
+def version(path: str, status: os.stat_result | None) -> None:
+    """Note which version counts of a file of nvhook's own, which is only replaced as a whole.
+
+    It remembers what is not looked at again: with another version, that may have been otherwise.
+    """
+    if status is None:
+        spoil(f"{path} can't be written")
+        return
+    _stamp(path, status)
+
+
+def _stamp(path: str, status: os.stat_result) -> None:
     times = status.st_mtime_ns, status.st_ctime_ns
     answer = _joined((status.st_dev, status.st_ino, status.st_size, *times))
     of_host("stamp", path, answer=answer)

@@ -168,12 +168,16 @@ def _read(
 
 def remembered(path: str, key: list[str]) -> dict[str, object]:
     """Return what a cache file says, empty if it can't be trusted or is not for this key."""
+    version = _status(path)  # before it is read: where it is replaced meanwhile, the older counts
     data = state.read(path, MAX_BYTES)
     try:
         content = json_text.parse(data, path, MAX_BYTES) if data is not None else None
     except FormatError:
         return {}
-    return content if isinstance(content, dict) and content.get("key") == key else {}
+    if not isinstance(content, dict) or content.get("key") != key:
+        return {}
+    observations.version(path, version)
+    return content
 
 
 def remember(path: str, key: list[str], content: dict[str, object]) -> None:
@@ -181,7 +185,15 @@ def remember(path: str, key: list[str], content: dict[str, object]) -> None:
     import json  # once per boot
 
     text = json.dumps({"key": key, **content}, separators=(",", ":"))
-    state.write(path, text.encode())
+    written = state.write(path, text.encode())
+    observations.version(path, _status(path) if written else None)
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
 
 
 def rows(

@@ -168,7 +168,7 @@ class World:
                 (hook, "_read_state", lambda limit: self._state),
                 (target, "Target", self._target),
                 (executor, "apply", self._apply),
-                (executor, "keep_over_reload", lambda rules, process, log: None),
+                (executor, "keep_over_reload", lambda *_: None),
                 (executor, "open_source", self._open_source),
                 (executor.mounts, "set_options", lambda mount, options: None),
                 (recording.Recording, "keep", lambda made, *_: self._keep(made)),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.runtime.engine import Engine, Handler
 from tests.runtime.expectations import ALLOWED, DENIED
 from tests.runtime.systemd_view import SystemdView, open_systemd
+from tests.runtime.test_recordings import is_repeated, share_settings
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,35 @@ def test_without_the_units_list_a_reload_takes_it_away(systemd, place, driver, b
     finally:
         systemd.run(*runc.command, "delete", "-f", bundle.name, check=False)
     assert (before, after) == ([ALLOWED], [DENIED])
+
+
+def test_what_was_done_outside_of_units_tells_systemd_when_repeated_in_one(systemd, place, bundles):
+    """An engine whose cgroups are its own comes first, of the same kind and with the same hook."""
+    cgroups = Engine("runc", shutil.which("runc"), systemd, place / "state")
+    first, second = bundles(cgroups), bundles(cgroups)
+    time.sleep(0.2)  # a younger configuration is not recorded
+    for bundle in (first, second):
+        share_settings(bundle, first)
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        cgroups.start(bundle)
+        assert is_repeated(bundle) == (bundle is second)
+    runc = Engine("runc", shutil.which("runc"), systemd, place / "state")
+    runc.command.append("--systemd-cgroup")
+    bundle = bundles(runc)
+    share_settings(bundle, first)
+    bundle.config["linux"]["cgroupsPath"] = f"system.slice:nvhook:{bundle.name}"
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.args("/bin/sleep", "60")
+    runc.start_detached(bundle)
+    try:
+        before = _opens(runc, bundle, 1, 0)
+        systemd.run("systemctl", "daemon-reload")
+        after = _opens(runc, bundle, 1, 0)
+    finally:
+        systemd.run(*runc.command, "delete", "-f", bundle.name, check=False)
+    assert is_repeated(bundle)
+    assert before == [ALLOWED, DENIED], bundle.logged()
+    assert after == [ALLOWED, DENIED], bundle.logged()
 
 
 def test_a_unit_that_restricts_nothing_stays_so(systemd, place, driver, bundles):
