@@ -223,17 +223,13 @@ static bool open_source(const struct line *line, int *source)
 /* Let a file of the container become what Python made of the same content. */
 static bool merge(struct nvh_root *root, const struct repeat *r, const struct line *line)
 {
-	char digest[65] = "-", handle_path[32];
+	char digest[65] = "-";
 	size_t size = 0, made_size;
 	char *old = NULL;
 	struct stat st;
 	int handle = nvh_in_root(r->target.root, line->field[1], O_PATH);
 	if (handle >= 0) {
-		/* Opened by its descriptor in our /proc: the container's may be anything. */
-		snprintf(handle_path, sizeof handle_path, "%d", handle);
-		int fd = fstat(handle, &st) == 0 && S_ISREG(st.st_mode)
-				 ? nvh_root_reopen(root, handle_path)
-				 : -1;
+		int fd = nvh_open_regular(nvh_root_fds(root), handle, &st);
 		old = fd < 0 ? NULL : read_descriptor(fd, FILE_LIMIT, &size);
 		if (fd >= 0)
 			close(fd);

@@ -60,6 +60,19 @@ def test_files_of_the_kernel_are_not_read(root_host):
         rootfs.close()
 
 
+def test_a_file_of_the_kernel_is_not_read_to_be_given_back(rootfs, tmp_path):
+    """Reading /proc/kmsg waits for ever."""
+    (tmp_path / "etc/ld.so.cache").touch()
+    version = mounts.clone("/proc/version", ("ro",))
+    try:
+        assert rootfs.attach("/etc/ld.so.cache", version)
+        with pytest.raises(ContainerError, match="leads into procfs"):
+            rootfs.write("/etc/ld.so.cache", b"new")
+    finally:
+        rootfs.undo_all()
+        os.close(version)
+
+
 @pytest.fixture
 def source(tmp_path_factory: pytest.TempPathFactory, root_host: None) -> Iterator[int]:
     """A detached mount of an empty file."""
