@@ -104,7 +104,7 @@ class Recording:
     def _write(self, directory: int, key: str, host: bytes, root: bytes, log: Log) -> None:
         if self.notes.spoilt:
             log.debug("not recorded", why=self.notes.spoilt)
-            _replace(directory, key + REASON, self.notes.spoilt.encode())
+            _replace(directory, key + REASON, os.fsencode(self.notes.spoilt))
             return
         head = b"".join([SCHEMA.encode(), b"\n", host])
         whole = b"".join([head, root, *self._operations, b"end\n"])
