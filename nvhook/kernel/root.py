@@ -135,7 +135,9 @@ class Root(RootView):
 
         Raises: ContainerError if something that is not a link is there; NoPlaceError.
         """
-        return self._done(lib.nvh_root_link(self._root, os.fsencode(path), os.fsencode(target))) == 1
+        return (
+            self._done(lib.nvh_root_link(self._root, os.fsencode(path), os.fsencode(target))) == 1
+        )
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it, in one step; in one that runs it keeps its mode.
@@ -276,7 +278,14 @@ def _step(raw: Any) -> Step:
     return Step(kind, path, identity=(raw.device, raw.inode))
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
+def _interrupted(_kind: object, error: BaseException, trace: Any) -> int:
+    """Take no step that is not recorded: an interrupt may come before anything can catch it."""
+    root: Root = ffi.from_handle(trace.tb_frame.f_locals["context"])
+    root._stopped = error
+    return int(lib.NVH_STOPPED)
+
+
+@ffi.def_extern(error=lib.NVH_STOPPED, onerror=_interrupted)  # type: ignore[untyped-decorator, unused-ignore]
 def nvh_recorded(context: Any, step: Any) -> int:
     """Be the recorder of a root that has one in Python."""
     root: Root = ffi.from_handle(context)

@@ -75,7 +75,9 @@ def undo_files(container: LiveContainer, steps: tuple[Step, ...], work: Work | N
 
 def _undo(rootfs: Root, step: Step) -> str:
     device, inode = step.numbers or (0, 0)
-    return rootfs.undo(RootStep(step.kind, step.path, os.fsencode(step.new), step.old, (device, inode)))
+    return rootfs.undo(
+        RootStep(step.kind, step.path, os.fsencode(step.new), step.old, (device, inode))
+    )
 
 
 def _give_back(rootfs: Root, path: str, steps: list[Step], libraries: set[str]) -> str:

@@ -282,6 +282,22 @@ def test_every_step_is_told_before_it_is_taken(tmp_path, source):
     assert sorted(os.listdir(tmp_path)) == ["file", "old"]
 
 
+def test_an_interrupt_before_the_recorder_stops_the_step(tmp_path, source, monkeypatch, capfd):
+    """Nothing may be changed, or printed: that would read the container's files."""
+
+    def interrupted(root, step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Root, "_record", interrupted)
+    rootfs = Root(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), recorder=lambda step: None)
+    with pytest.raises(KeyboardInterrupt):
+        rootfs.attach("/new", source)
+    rootfs.close()
+
+    assert os.listdir(tmp_path) == []
+    assert capfd.readouterr() == ("", "")
+
+
 def test_names_are_bytes(tmp_path, root_host):
     """An image's need not be UTF-8, which must hold up neither reading nor an undo."""
     name, target = os.fsdecode(b"lib\xff.so"), os.fsdecode(b"else\xffwhere")
