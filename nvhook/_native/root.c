@@ -394,12 +394,11 @@ static int make_as_owner(struct nvh_root *root, int at, bool ours, const struct 
 {
 	if (root->uid == root->own_uid && root->gid == root->own_gid)
 		return make_at(at, m);
-	int error = nvh_setfsids(root->uid, root->gid);
-	if (!error)
-		error = make_at(at, m);
+	int taken = nvh_setfsids(root->uid, root->gid);
+	int error = taken < 0 ? taken : make_at(at, m);
 	int back = nvh_setfsids(root->own_uid, root->own_gid);
-	if (back < 0)
-		return back;
+	if (taken < 0 || back < 0)
+		return taken < 0 ? taken : back;
 	if (ours && (error == -EACCES || error == -EPERM || error == -EOVERFLOW))
 		return make_at(at, m);
 	return error;

@@ -119,7 +119,8 @@ class Recording:
 
     @staticmethod
     def _basis(value: object) -> str:
-        return observations.digest(f"{SCHEMA}\n{encode(value)}".encode())
+        # Another version may make something else of it.
+        return observations.digest(f"{SCHEMA}\n{__version__}\n{encode(value)}".encode())
 
 
 def key_of(words: Sequence[str], config_json: bytes) -> str:

@@ -89,3 +89,19 @@ def test_a_file_that_leads_into_procfs_is_not_read(recorded, bundles, path):
     else:
         recorded.start(second)
         assert not is_repeated(second)
+
+
+def test_what_is_masked_already_is_not_masked_again(recorded, bundles):
+    """By a second hook of the same container; the first one's work is repeated."""
+    first, second = bundles(recorded), bundles(recorded)
+    for bundle in (first, second):
+        share_settings(bundle, first)
+        bundle.show_proc_driver()
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        bundle.args("/bin/grep", "-c", " /proc/driver/nvidia ", "/proc/self/mountinfo")
+    second.config["hooks"]["prestart"].append(second.hook())
+    time.sleep(0.2)
+
+    assert [recorded.start(bundle).stdout for bundle in (first, second)] == ["1\n", "1\n"]
+    ways = [line for line in second.logged().splitlines() if "msg=injected" in line]
+    assert ["replayed=true" in line for line in ways] == [False, True, False]
