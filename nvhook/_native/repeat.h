@@ -7,7 +7,7 @@
 
 #include "request.h"
 
-#define SCHEMA "nvhook-recording 1"
+#define SCHEMA "nvhook-recording 2"
 #define FIELDS 8
 
 /* One line of a recording, and the bytes that follow it. */

@@ -216,6 +216,9 @@ static bool is_of_the_host(const struct nvh_root *root, int64_t mount)
 	const char *device = memchr(line, ' ', length);
 	device = device ? memchr(device + 1, ' ', (size_t)(end - device - 1)) : NULL;
 	const char *after = device ? memchr(device + 1, ' ', (size_t)(end - device - 1)) : NULL;
+	/* Only what is made for a container is; of anything else there may be mounts that are not seen here. */
+	if (!memmem(line, length, " - tmpfs ", 9) && !memmem(line, length, " - overlay ", 11))
+		return true;
 	return !after || memmem(root->host_mounts, root->host_size, device, (size_t)(after + 1 - device));
 }
 
@@ -640,6 +643,10 @@ static int announce_content(struct nvh_root *root, const struct directory *paren
 {
 	struct nvh_step step = { .kind = NVH_CONTENT, .path = path, .data = data, .size = size };
 	struct stat st;
+	if (fstat(parent->fd, &st) < 0)
+		return refuse(root, -errno, "write", path);
+	step.device = st.st_dev;
+	step.inode = st.st_ino;
 	bool covered = parent->ours && parent->mount != root->own[0]; /* goes with the mount that covers it */
 	if (fstatat(parent->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		if (errno != ENOENT)
@@ -782,8 +789,13 @@ static int undo_link(struct nvh_root *root, const struct directory *parent, cons
 
 static int undo_content(struct nvh_root *root, const struct directory *parent, const char *name, const struct nvh_step *step)
 {
+	struct stat st;
 	if (parent->volume)
 		return NVH_VOLUME;
+	if (fstat(parent->fd, &st) < 0)
+		return -errno;
+	if (st.st_dev != step->device || st.st_ino != step->inode) /* another directory has this name now */
+		return NVH_CHANGED;
 	struct making m = { .kind = NVH_CONTENT, .name = name, .data = step->old_data, .size = step->old_size,
 			    .mode = step->mode, .uid = NOBODY, .remove = !step->old_data };
 	if (step->uid != root->uid || step->gid != root->gid) {

@@ -41,7 +41,7 @@ struct nvh_step {
 	const char *data, *old_data;	 /* a file's bytes, and those before; NULL: it was not there */
 	size_t size, old_size;
 	uint32_t mode, uid, gid;	 /* of the file before */
-	uint64_t device, inode;		 /* st_dev and st_ino of what is mounted */
+	uint64_t device, inode;		 /* of what is mounted; of a file's directory */
 };
 
 typedef int (*nvh_recorder)(void *context, const struct nvh_step *step);

@@ -31,7 +31,7 @@ VARIANTS = 8
 MAX_FILES = 512
 MAX_BYTES = 64 << 20
 # Raise it with every change of the format, or of what an operation means.
-SCHEMA = "nvhook-recording 1"
+SCHEMA = "nvhook-recording 2"
 REASON = ".why"  # ends the name of a file that says why a kind of container has no recording
 _WHOLE = 1 << 20  # no recording is larger: the launcher's limit
 

@@ -44,8 +44,10 @@ def find_feature_files(feature: Feature, driver_root: str, dev_root: str) -> tup
     found = []
     for root, path in places:
         opened = open_path(root, path)
-        observations.place(root, path, None if opened is None else os.fstat(opened[0]))
-        if opened is not None:
+        if opened is None:
+            observations.place(root, path, None)
+        else:
+            observations.place(root, path, os.fstat(opened[0]), opened[1])
             os.close(opened[0])
             found.append(HostFile(feature.name, path, path, join_root(root, opened[1])))
     return tuple(found)

@@ -67,7 +67,7 @@ def _socket(driver_root: str, path: str) -> str | None:
         status = os.fstat(fd)
     finally:
         os.close(fd)
-    observations.place(driver_root, path, status)
+    observations.place(driver_root, path, status, resolved)
     if stat.S_ISSOCK(status.st_mode):
         return resolved
     # /tmp is everyone's: a link there, or a directory of some user's making, would put a tree of

@@ -5,6 +5,7 @@ Loaded only where the driver shows no GPU.
 
 import os
 
+from nvhook import observations
 from nvhook.core.inventory import Inventory, Library
 from nvhook.core.platforms import TEGRA, TEGRA_RELEASE, WSL, WSL_NODES
 from nvhook.errors import FormatError, UnsupportedError
@@ -46,6 +47,7 @@ def name_of(driver_root: str, dev_root: str, sys_root: str) -> str:
     family = read_text(sys_root.rstrip("/") + "/devices/soc0/family", 64) or ""
     if family.strip() == "Tegra" or resolve(driver_root, TEGRA_RELEASE) is not None:
         return TEGRA
+    observations.place(driver_root, TEGRA_RELEASE, None)
     nodes = [read_node(dev_root.rstrip("/"), name) for name in WSL_NODES]
     return WSL if any(nodes) else ""
 

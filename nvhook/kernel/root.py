@@ -58,7 +58,7 @@ class Step:
 
     directory, file: nothing but a path; link: ``new`` and ``old`` are targets, old None where there
     was none; content: ``new`` are the bytes, empty where something else writes them, ``old`` the
-    file before; mount: ``identity`` is (st_dev, st_ino) of what is mounted.
+    file before; ``identity`` is (st_dev, st_ino) of what is mounted, or of a content's directory.
     """
 
     __slots__ = ("identity", "kind", "new", "old", "path")
@@ -274,7 +274,7 @@ def _step(raw: Any) -> Step:
             data = bytes(ffi.buffer(raw.old_data, raw.old_size))
             before = OldFile(data, raw.mode, (raw.uid, raw.gid))
         new = bytes(ffi.buffer(raw.data, raw.size)) if raw.data else b""
-        return Step(kind, path, new, before)
+        return Step(kind, path, new, before, (raw.device, raw.inode))
     return Step(kind, path, identity=(raw.device, raw.inode))
 
 

@@ -97,10 +97,18 @@ def _eject(container: LiveContainer, chosen: tuple[str, ...], host: Inventory | 
     if not selected and not foreign and journal.work is None:
         return Detached(unrevoked=tuple(_unrevoked(container, own)))
     writer = journal.work
-    journal.begin("eject", chosen)
     owners = {step.owner for step in selected}
     rules = [rule for step in selected if step.kind == RULES for rule in rules_of(step.new)]
     rules += [rule for each in own if each in owners or each in foreign for rule in own[each].rules]
+    try:
+        journal.begin("eject", chosen)
+    except OSError as error:  # access goes all the same, which needs no file
+        container.access.revoke(rules)
+        raise HostError(
+            f"access is revoked, but files stay in the container: {journal.path} can't be written: "
+            f"{error.strerror}",
+            "make room there, and eject again",
+        ) from error
     unrevoked = _forget(container, rules)
     undo_rules(container, selected)
     foreign += _revoke(container, own, foreign)
@@ -192,6 +200,8 @@ def _unrevoked(container: LiveContainer, own: dict[str, Belonging]) -> list[Left
 def _unmount(container: LiveContainer, places: list[str]) -> list[Left]:
     """Unmount nodes and files; where they were made, they stay."""
     left: list[Left] = []
+    if container.changed:
+        return [(place, container.changed) for place in places]
     if places:
         with container.process.mount_namespace():
             for place in places:

@@ -17,7 +17,7 @@ from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select
 from nvhook.create import executor, pipeline
 from nvhook.create.loader_cache import LD_SO_CACHE
-from nvhook.errors import NvhookError
+from nvhook.errors import ContainerError, NvhookError
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.live import eject, undo
 
@@ -54,6 +54,10 @@ def inject(container: LiveContainer, request: Request, settings: Config, log: Lo
 
     Raises: NvhookError.
     """
+    if container.changed:
+        raise ContainerError(
+            container.changed, "give the container's first process; nothing was changed in it"
+        )
     recovered = eject.recover(container, settings)
     devices, plan, owners = _plan(container, request, settings)
     work = executor.Application(container.rootfs, pipeline.machine(), _owning(container, owners))
@@ -133,11 +137,8 @@ def _apply(
 ) -> tuple[str, ...]:
     for owner in dict.fromkeys([owners.get(edit, DRIVER) for edit in plan.edits]):
         container.owner = owner
-        rules = [
-            (edit.type, edit.major, edit.minor, edit.access)
-            for edit in plan.edits
-            if isinstance(edit, CgroupRule) and owners.get(edit, DRIVER) == owner
-        ]
+        own = [edit for edit in plan.edits if owners.get(edit, DRIVER) == owner]
+        rules = executor.rules_of(Plan(tuple(own)))
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
     if not container.access.directories:

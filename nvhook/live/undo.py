@@ -49,6 +49,8 @@ def undo_files(container: LiveContainer, steps: tuple[Step, ...], work: Work | N
     inside = [step for step in reversed(steps) if step.kind != RULES]
     if not inside:
         return left
+    if container.changed:
+        return [(step.path, container.changed) for step in inside]
     contents: dict[str, list[Step]] = {}
     for step in steps:
         if step.kind == CONTENT:
@@ -90,10 +92,10 @@ def _give_back(rootfs: Root, path: str, steps: list[Step], libraries: set[str]) 
     if now is None or (old is not None and now == old.data):
         return ""
     if steps[-1].new in {"", digest(now)}:
-        return rootfs.undo(RootStep(CONTENT, path, old=old))
+        return _restore(rootfs, steps[0], old)
     known = {step.new for step in steps[:-1]}
     if digest(now) in known:
-        return rootfs.undo(RootStep(CONTENT, path, old=old))
+        return _restore(rootfs, steps[0], old)
     if path != LD_SO_CACHE:
         return "the container has changed it since"
     # The container ran its own ldconfig: only what is ours goes.
@@ -105,7 +107,12 @@ def _give_back(rootfs: Root, path: str, steps: list[Step], libraries: set[str]) 
         data = ldcache.render(replace(cache, entries=tuple(entries)))
     except FormatError as error:
         return str(error)
-    return rootfs.undo(RootStep(CONTENT, path, old=OldFile(data, 0o644, rootfs.owner)))
+    return _restore(rootfs, steps[0], OldFile(data, 0o644, rootfs.owner))
+
+
+def _restore(rootfs: Root, step: Step, old: OldFile | None) -> str:
+    device, inode = step.numbers
+    return rootfs.undo(RootStep(CONTENT, step.path, old=old, identity=(device, inode)))
 
 
 def _is_ours(path: str, libraries: set[str]) -> bool:

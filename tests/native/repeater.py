@@ -32,6 +32,7 @@ def _library() -> tuple[FFI, Any]:
     ffi.cdef(
         """
         int holds(char *text, size_t size, int root);
+        int looks_same(char *text, size_t size, int root);
         int opens_target(int pid, const char *root_path);
         int64_t root_in_map(int directory, const char *name);
         int has_source(char *text, size_t size);
@@ -49,6 +50,12 @@ def holds(recording: bytes, root: int) -> bool:
     """Tell whether the launcher would repeat a recording for a root, by an open directory."""
     ffi, lib = _library()
     return bool(lib.holds(ffi.new("char[]", recording), len(recording), root))
+
+
+def looks_same(look: bytes, root: int) -> bool:
+    """Tell whether one look, a line, gives the same answer."""
+    ffi, lib = _library()
+    return bool(lib.looks_same(ffi.new("char[]", look), len(look), root))
 
 
 def opens_target(pid: int, root_path: str) -> bool:
