@@ -131,7 +131,7 @@ static void place(const char *root, const char *path, char *answer)
 		if (cut == 1) /* "/" */
 			cut = 0;
 		bool inside = length > cut && memcmp(above, all, cut) == 0;
-		snprintf(answer, PATH_MAX, "%llu:%llu:%u:%u:%s", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid,
+		snprintf(answer, PATH_MAX + ANSWER, "%llu:%llu:%u:%u:%s", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid,
 			 inside ? all + cut : "");
 	} else if (fd < 0)
 		absent(answer, -fd);
@@ -208,7 +208,7 @@ enum look look_again(const struct line *line, int root)
 	if (line->count != kinds[kind].fields || (kind >= 7 && root < 0))
 		return DIFFERENT;
 	const char *first = line->field[1], *second = line->field[2], *recorded = line->field[line->count - 1];
-	char answer[PATH_MAX];
+	char answer[PATH_MAX + ANSWER];
 	struct stat one, other;
 	uint64_t limit;
 	ssize_t n;
@@ -230,7 +230,7 @@ enum look look_again(const struct line *line, int root)
 		stamp(first, answer);
 		break;
 	case 5:
-		n = readlink(first, answer, sizeof answer - 1);
+		n = readlink(first, answer, PATH_MAX - 1);
 		if (n >= 0)
 			answer[n] = '\0';
 		else
