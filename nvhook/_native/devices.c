@@ -121,7 +121,7 @@ static bool write_rule(int cgroup, const char *file, const struct line *rule)
 	char text[64];
 	int n = snprintf(text, sizeof text, "%s %s:%s %s", rule->field[1], rule->field[2], rule->field[3], rule->field[4]);
 	int fd = openat(cgroup, file, O_WRONLY | O_CLOEXEC);
-	bool done = fd >= 0 && write(fd, text, (size_t)n) == n;
+	bool done = fd >= 0 && n < (int)sizeof text && write(fd, text, (size_t)n) == n;
 	if (fd >= 0)
 		close(fd);
 	return done;
@@ -168,6 +168,12 @@ static char *made_of(uint32_t id, int directory, const char *basis, const char *
 	return new;
 }
 
+static bool replace(const struct devices *devices, int old, int new)
+{
+	bool multi = devices->flags & ALLOW_MULTI; /* else one only, and attaching replaces it */
+	return nvh_bpf_prog_attach(devices->cgroup, new, multi ? ALLOW_MULTI | REPLACE : devices->flags, multi ? old : -1) >= 0;
+}
+
 static bool swap(struct devices *devices, int old, const char *insns, size_t size)
 {
 	char name[16] = "", *kept = NULL;
@@ -177,8 +183,7 @@ static bool swap(struct devices *devices, int old, const char *insns, size_t siz
 	/* The kernel may keep something else than was given. */
 	bool done = new >= 0 && (kept = malloc(size)) && nvh_bpf_prog_xlated(new, kept, (uint32_t)size) == (int)size &&
 		    memcmp(kept, insns, size) == 0;
-	uint32_t flags = devices->flags & ALLOW_MULTI ? ALLOW_MULTI | REPLACE : devices->flags;
-	done = done && nvh_bpf_prog_attach(devices->cgroup, new, flags, devices->flags & ALLOW_MULTI ? old : -1) >= 0;
+	done = done && replace(devices, old, new);
 	free(kept);
 	if (!done) {
 		if (new >= 0)
@@ -190,13 +195,12 @@ static bool swap(struct devices *devices, int old, const char *insns, size_t siz
 	return true;
 }
 
-/* Let the programs of a directory allow the devices; those above it must do so already. */
-static bool allow_v2(struct devices *devices, int cgroup, const char *basis, int directory)
+/* Let the programs of the directory allow the devices; those above it must do so already. */
+static bool allow_v2(struct devices *devices, const char *basis, int directory)
 {
 	uint32_t own[PROGRAMS], all[PROGRAMS], flags = 0;
-	int count = nvh_bpf_query(cgroup, 0, own, PROGRAMS, &devices->flags);
-	int effective = nvh_bpf_query(cgroup, EFFECTIVE, all, PROGRAMS, &flags);
-	devices->cgroup = cgroup;
+	int count = nvh_bpf_query(devices->cgroup, 0, own, PROGRAMS, &devices->flags);
+	int effective = nvh_bpf_query(devices->cgroup, EFFECTIVE, all, PROGRAMS, &flags);
 	bool done = count >= 0 && effective >= 0;
 	for (int pass = 0; pass < 2; pass++) /* first those above: they may refuse */
 		for (int i = 0; done && i < (pass ? count : effective); i++) {
@@ -270,31 +274,32 @@ static bool allow(struct devices *devices, const struct line *mount, int version
 		int cgroup = strlen(path) > cut && !holds(path, own) ? open_cgroup(mount, path) : -2;
 		return cgroup == -2 || (cgroup >= 0 && allow_v1(devices, cgroup, lines, count));
 	}
-	int lowest = -1;
 	for (int depth = 0; depth < PROGRAMS && strlen(path) > cut && !holds(path, own); depth++) {
 		int cgroup = open_cgroup(mount, path);
 		if (cgroup < 0)
 			return false;
-		if (has_programs(cgroup))
-			return allow_v2(devices, cgroup, basis, directory);
-		if (lowest < 0)
-			lowest = cgroup;
-		else
+		bool has = has_programs(cgroup);
+		if (devices->cgroup < 0)
+			devices->cgroup = cgroup; /* the process's own */
+		else if (has) {
+			close(devices->cgroup);
+			devices->cgroup = cgroup;
+		} else
 			close(cgroup);
+		if (has)
+			return allow_v2(devices, basis, directory);
 		*strrchr(path, '/') = '\0';
 	}
-	if (v1_too || lowest < 0) /* v1 decides; or the runtime's own */
+	if (v1_too || devices->cgroup < 0) /* v1 decides; or the runtime's own */
 		return true;
-	return allow_v2(devices, lowest, basis, directory);
+	return allow_v2(devices, basis, directory);
 }
 
 void end_devices(struct devices *devices, bool keep)
 {
 	for (size_t i = devices->swapped; i-- > 0;) {
-		uint32_t flags = devices->flags & ALLOW_MULTI ? ALLOW_MULTI | REPLACE : devices->flags;
 		if (!keep)
-			nvh_bpf_prog_attach(devices->cgroup, devices->old[i], flags,
-					    devices->flags & ALLOW_MULTI ? devices->new[i] : -1);
+			replace(devices, devices->new[i], devices->old[i]);
 		close(devices->old[i]);
 		close(devices->new[i]);
 	}

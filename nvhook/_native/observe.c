@@ -6,8 +6,8 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,15 +159,15 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 	struct stat st;
 	struct blake2b hash;
 	uint8_t digest[32];
-	char number_of[32];
 	int handle = nvh_in_root(root, path, O_PATH), fd = -1;
-	if (handle >= 0 && fstat(handle, &st) == 0 && S_ISREG(st.st_mode)) {
-		snprintf(number_of, sizeof number_of, "/proc/self/fd/%d", handle);
-		fd = open(number_of, O_RDONLY | O_CLOEXEC);
+	int fds = handle < 0 ? -1 : open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fds >= 0) {
+		fd = nvh_open_regular(fds, handle, &st);
+		close(fds);
 	}
 	if (handle >= 0)
 		close(handle);
-	if (handle < 0 || fd < 0) {
+	if (fd < 0) {
 		if (handle == -ENOENT)
 			absent(answer, ENOENT);
 		return;

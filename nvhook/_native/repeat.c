@@ -32,6 +32,7 @@
 #define SYSTEMD_PATIENCE 5 /* seconds for each answer */
 #define PRIVATE (1 << 18) /* MS_PRIVATE */
 #define ALL_ATTRIBUTES 0xF
+#define TMPFS_MAGIC 0x01021994
 
 /* A container that is created but not yet pivoted. */
 struct target {
@@ -223,17 +224,13 @@ static bool open_source(const struct line *line, int *source)
 /* Let a file of the container become what Python made of the same content. */
 static bool merge(struct nvh_root *root, const struct repeat *r, const struct line *line)
 {
-	char digest[65] = "-", handle_path[32];
+	char digest[65] = "-";
 	size_t size = 0, made_size;
 	char *old = NULL;
 	struct stat st;
 	int handle = nvh_in_root(r->target.root, line->field[1], O_PATH);
 	if (handle >= 0) {
-		/* Opened by its descriptor in our /proc: the container's may be anything. */
-		snprintf(handle_path, sizeof handle_path, "%d", handle);
-		int fd = fstat(handle, &st) == 0 && S_ISREG(st.st_mode)
-				 ? nvh_root_reopen(root, handle_path)
-				 : -1;
+		int fd = nvh_open_regular(nvh_root_fds(root), handle, &st);
 		old = fd < 0 ? NULL : read_descriptor(fd, FILE_LIMIT, &size);
 		if (fd >= 0)
 			close(fd);
@@ -252,6 +249,16 @@ static bool merge(struct nvh_root *root, const struct repeat *r, const struct li
 	return done;
 }
 
+/* By another hook of the same container, for example: then Python sees what there is to do. */
+static bool is_masked(const struct repeat *r, const char *path)
+{
+	int fd = nvh_in_root(r->target.root, path, O_PATH);
+	bool masked = fd >= 0 && nvh_filesystem_magic(fd) == TMPFS_MAGIC;
+	if (fd >= 0)
+		close(fd);
+	return masked;
+}
+
 static bool operate(struct nvh_root *root, const struct repeat *r, const struct line *line, int source)
 {
 	const char *path = is_kind(line, "mount") || is_kind(line, "device") ? line->field[2] : line->field[1];
@@ -259,7 +266,7 @@ static bool operate(struct nvh_root *root, const struct repeat *r, const struct 
 	if (is_kind(line, "mount") || is_kind(line, "device"))
 		return nvh_root_attach(root, path, source) >= 0;
 	if (is_kind(line, "mask"))
-		return nvh_root_cover(root, path, source) == 1;
+		return !is_masked(r, path) && nvh_root_cover(root, path, source) == 1;
 	if (is_kind(line, "symlink"))
 		return nvh_root_link(root, path, line->field[2]) >= 0;
 	if (is_kind(line, "file"))
@@ -341,6 +348,7 @@ static bool tell_systemd(const struct repeat *r)
 static int change(const struct repeat *r, const char *mounts, size_t mounts_size, const char *host, size_t host_size)
 {
 	int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), kept = fcntl(r->target.root, F_DUPFD_CLOEXEC, 0);
+	int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC); /* Python's arguments may be relative to it */
 	struct nvh_root *root = home < 0 || kept < 0 ? NULL
 						     : nvh_root_open(kept, r->target.uid, r->target.gid, mounts, mounts_size,
 								     host, host_size, 0, NULL, NULL);
@@ -358,6 +366,8 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	}
 	close(home);
 	nvh_root_close(root);
+	if (here >= 0 && fchdir(here) == 0)
+		close(here);
 	return back < 0 ? -1 : !done;
 }
 

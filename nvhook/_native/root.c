@@ -156,20 +156,24 @@ int nvh_in_root(int root, const char *path, uint64_t flags)
 	return fd == -EAGAIN ? NVH_KEEPS_CHANGING : fd;
 }
 
-/* Kernel interfaces: a link of the image may lead there, a mount or a file never. */
-static int refuse_kernel_files(struct nvh_root *root, int fd, const char *path)
+/* Is it one of the kernel's interfaces? A link of the image may lead there, a mount or a file never. */
+static bool is_kernel_file(int fd, int64_t *magic)
 {
 	static const uint32_t magics[] = { 0x9FA0,     0x62656572, 0x27E0EB,   0x63677270, 0xCAFE4A11, 0x64626720,
 					   0x74726163, 0x73636673, 0x62656570, 0xDE5E81E4, 0x1CD1 };
-	int64_t magic = nvh_filesystem_magic(fd);
-	if (magic < 0)
-		return refuse(root, (int)magic, "look at", path);
+	*magic = nvh_filesystem_magic(fd);
 	for (size_t i = 0; i < sizeof magics / sizeof *magics; i++)
-		if (magics[i] == magic) {
-			root->refusal.magic = magic;
-			return refuse(root, NVH_KERNEL_FILES, "open directory", path);
-		}
-	return 0;
+		if (magics[i] == *magic)
+			return true;
+	return *magic < 0;
+}
+
+static int refuse_kernel_files(struct nvh_root *root, int fd, const char *path)
+{
+	if (!is_kernel_file(fd, &root->refusal.magic))
+		return 0;
+	int error = root->refusal.magic < 0 ? (int)root->refusal.magic : NVH_KERNEL_FILES;
+	return refuse(root, error, error == NVH_KERNEL_FILES ? "open directory" : "look at", path);
 }
 
 static bool is_own(const struct nvh_root *root, int64_t mount)
@@ -393,12 +397,11 @@ static int make_as_owner(struct nvh_root *root, int at, bool ours, const struct 
 {
 	if (root->uid == root->own_uid && root->gid == root->own_gid)
 		return make_at(at, m);
-	int error = nvh_setfsids(root->uid, root->gid);
-	if (!error)
-		error = make_at(at, m);
+	int taken = nvh_setfsids(root->uid, root->gid);
+	int error = taken < 0 ? taken : make_at(at, m);
 	int back = nvh_setfsids(root->own_uid, root->own_gid);
-	if (back < 0)
-		return back;
+	if (taken < 0 || back < 0)
+		return taken < 0 ? taken : back;
 	if (ours && (error == -EACCES || error == -EPERM || error == -EOVERFLOW))
 		return make_at(at, m);
 	return error;
@@ -617,23 +620,21 @@ static char *read_all(int fd, size_t *size)
 	return data;
 }
 
-int nvh_root_reopen(const struct nvh_root *root, const char *number)
-{
-	int fd = openat(root->fds, number, O_RDONLY | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
+int nvh_root_fds(const struct nvh_root *root) { return root->fds; }
 
-/* Open a regular file for reading: only when it is known to be one, because opening a device does things. */
-static int open_regular(const struct nvh_root *root, int at, const char *name, struct stat *st)
+int nvh_open_regular(int fds, int handle, struct stat *st)
 {
 	char number[16];
-	int place = openat(at, name, HANDLE);
-	if (place < 0 || fstat(place, st) < 0)
+	int64_t magic;
+	if (fstat(handle, st) < 0)
 		return -errno;
-	snprintf(number, sizeof number, "%d", place);
-	int fd = S_ISREG(st->st_mode) ? nvh_root_reopen(root, number) : NVH_CHANGED;
-	close(place);
-	return fd;
+	if (!S_ISREG(st->st_mode))
+		return NVH_CHANGED;
+	if (is_kernel_file(handle, &magic))
+		return NVH_KERNEL_FILES;
+	snprintf(number, sizeof number, "%d", handle);
+	int fd = openat(fds, number, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
 /* Tell the recorder that a file will be replaced; returns its mode, or 0 where there is none. */
@@ -658,7 +659,12 @@ static int announce_content(struct nvh_root *root, const struct directory *paren
 	}
 	if (covered)
 		return (int)(st.st_mode & MODE);
-	int fd = open_regular(root, parent->fd, name, &st);
+	int place = openat(parent->fd, name, HANDLE);
+	int fd = place < 0 ? -errno : nvh_open_regular(root->fds, place, &st);
+	if (fd == NVH_KERNEL_FILES)
+		root->refusal.magic = nvh_filesystem_magic(place);
+	if (place >= 0)
+		close(place);
 	if (fd < 0)
 		return refuse(root, fd, "read", path);
 	step.old_data = read_all(fd, &step.old_size);

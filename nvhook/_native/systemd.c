@@ -182,7 +182,7 @@ static bool read_fields(const uint8_t *data, size_t size, uint32_t *reply_to, co
 {
 	for (size_t at = 0; at < size;) {
 		at += -at & 7;
-		if (size - at < 4 || data[at + 1] != 1 || data[at + 3] != '\0')
+		if (at > size || size - at < 4 || data[at + 1] != 1 || data[at + 3] != '\0')
 			return at >= size;
 		uint8_t code = data[at], kind = data[at + 2];
 		at += 4;
@@ -214,6 +214,7 @@ static int answer(struct bus *bus, const char **error)
 	for (;;) {
 		uint8_t header[16];
 		uint32_t body, fields, reply_to = 0;
+		*error = NULL; /* of the message before, which is freed */
 		int result = receive(bus, header, sizeof header);
 		if (result < 0)
 			return result;
@@ -289,6 +290,12 @@ static int call(struct bus *bus, const char *place, const char *interface, const
 
 /* ---- a unit's devices ---- */
 
+static int not_understood(struct bus *bus, const char *unit)
+{
+	snprintf(bus->why, WHY, "%s: an answer about %s is not understood", bus->path, unit);
+	return -EPROTO;
+}
+
 /* Get a property, a variant of some type, whose value is at *at in the reply. */
 static int get(struct bus *bus, const char *unit, const char *name, const char *signature, size_t *at)
 {
@@ -313,8 +320,7 @@ static int get(struct bus *bus, const char *unit, const char *name, const char *
 	*at = length + 2;
 	if (bus->reply_size >= *at && bus->reply[0] == length && memcmp(bus->reply + 1, signature, length + 1) == 0)
 		return 0;
-	snprintf(bus->why, WHY, "%s: an answer about %s is not understood", bus->path, unit);
-	return -EPROTO;
+	return not_understood(bus, unit);
 }
 
 /* Is a path of the list of devices ("c 195:1 rw" in lines)? */
@@ -364,10 +370,8 @@ static int change(struct bus *bus, const char *unit, const char *devices, bool f
 	if (good)
 		memcpy(&size, bus->reply + at, 4);
 	at += 4 + (-(at + 4) & 7);
-	if (!good || size > bus->reply_size || (size && at + size > bus->reply_size)) {
-		snprintf(bus->why, WHY, "%s: an answer about %s is not understood", bus->path, unit);
-		return -EPROTO;
-	}
+	if (!good || size > bus->reply_size || (size && at + size > bus->reply_size))
+		return not_understood(bus, unit);
 	if (!forget && is_open && size == 0) /* with a list it would be closed to all other devices */
 		return 0;
 	put_text(w, unit);
@@ -381,8 +385,8 @@ static int change(struct bus *bus, const char *unit, const char *devices, bool f
 		array = begin_array(w);
 		for (size_t end = at + size; at < end; at += -at & 7) {
 			const char *path = text_at(bus->reply, end, &at), *access = path ? text_at(bus->reply, end, &at) : NULL;
-			if (!access)
-				break;
+			if (!access) /* what follows would be lost */
+				return not_understood(bus, unit);
 			if (is_listed(devices, path))
 				count++;
 			else

@@ -104,7 +104,7 @@ class Recording:
     def _write(self, directory: int, key: str, host: bytes, root: bytes, log: Log) -> None:
         if self.notes.spoilt:
             log.debug("not recorded", why=self.notes.spoilt)
-            _replace(directory, key + REASON, self.notes.spoilt.encode())
+            _replace(directory, key + REASON, os.fsencode(self.notes.spoilt))
             return
         head = b"".join([SCHEMA.encode(), b"\n", host])
         whole = b"".join([head, root, *self._operations, b"end\n"])
@@ -119,7 +119,8 @@ class Recording:
 
     @staticmethod
     def _basis(value: object) -> str:
-        return observations.digest(f"{SCHEMA}\n{encode(value)}".encode())
+        # Another version may make something else of it.
+        return observations.digest(f"{SCHEMA}\n{__version__}\n{encode(value)}".encode())
 
 
 def key_of(words: Sequence[str], config_json: bytes) -> str:

@@ -203,7 +203,7 @@ class RootView:
         return data
 
     def _openat2(self, path: str, flags: int) -> int:
-        fd: int = lib.nvh_in_root(self.fd, path.encode(), flags)
+        fd: int = lib.nvh_in_root(self.fd, os.fsencode(path), flags)
         if fd == lib.NVH_KEEPS_CHANGING:
             raise keeps_changing(path)
         if fd < 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from nvhook.create.loader_cache import LD_SO_CACHE
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
@@ -75,7 +77,9 @@ def undo_files(container: LiveContainer, steps: tuple[Step, ...], work: Work | N
 
 def _undo(rootfs: Root, step: Step) -> str:
     device, inode = step.numbers or (0, 0)
-    return rootfs.undo(RootStep(step.kind, step.path, step.new.encode(), step.old, (device, inode)))
+    return rootfs.undo(
+        RootStep(step.kind, step.path, os.fsencode(step.new), step.old, (device, inode))
+    )
 
 
 def _give_back(rootfs: Root, path: str, steps: list[Step], libraries: set[str]) -> str:

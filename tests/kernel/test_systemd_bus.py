@@ -165,6 +165,17 @@ def test_devices_are_taken_off_a_list_and_the_others_stay(bus) -> None:
     assert b"8:0" not in done
 
 
+def test_a_list_that_is_not_understood_is_not_shortened(bus) -> None:
+    listed = variant("a(ss)", "/dev/char/195:1", "/dev/null")
+    bus.answers = [
+        reply(variant("s", "closed")),
+        reply(listed.replace(b"\2\0\0\0rw\0", b"\3\0\0\0rw\0")),
+    ]
+
+    with pytest.raises(HostError, match=r"about a-b\.scope is not understood"):
+        systemd.forget("a-b.scope", RULES, str(bus.path))
+
+
 def test_a_list_without_them_is_left_alone(bus) -> None:
     bus.answers = [reply(variant("s", "auto")), reply(variant("a(ss)", "/dev/null"))]
     systemd.forget("a-b.scope", RULES, str(bus.path))
