@@ -348,7 +348,9 @@ class Application:
             self.unreadable_cache = str(error)
             observations.spoil("the image's loader cache is not understood")
             return
-        self.notes.append(f"loader cache: {len(libraries)} libraries")
+        changed = any(merge.is_change for merge in merges)
+        done = f"{len(libraries)} libraries" if changed else "unchanged"
+        self.notes.append(f"loader cache: {done}")
         if self.recording is not None:
             for merge in merges:
                 self.recording.merge(merge)

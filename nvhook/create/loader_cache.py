@@ -31,6 +31,11 @@ class Merge:
         self.before = before
         self.after = after
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the file becomes another one."""
+        return self.after != (self.before or b"")
+
 
 def update(rootfs: Root, libraries: tuple[CachedLibrary, ...], machine: str) -> list[Merge]:
     """Add libraries to the container's loader cache, and to musl's path file where that is.
@@ -38,14 +43,18 @@ def update(rootfs: Root, libraries: tuple[CachedLibrary, ...], machine: str) -> 
     Raises: FormatError if the cache is not understood (only ldconfig can rebuild it then),
         ContainerError if the container's files can't be replaced.
     """
-    merges = [_cache(rootfs, libraries)]
-    # musl ignores ld.so.cache.
+    merges = []
+    # musl ignores ld.so.cache, whatever is in that.
     if rootfs.has(f"/lib/ld-musl-{machine}.so.1"):
-        merges.insert(0, _musl_path(rootfs, libraries, machine))
-    for merge in merges:
-        if merge.after != (merge.before or b""):
-            rootfs.write(merge.path, merge.after)
+        merges.append(_written(rootfs, _musl_path(rootfs, libraries, machine)))
+    merges.append(_written(rootfs, _cache(rootfs, libraries)))
     return merges
+
+
+def _written(rootfs: Root, merge: Merge) -> Merge:
+    if merge.is_change:
+        rootfs.write(merge.path, merge.after)
+    return merge
 
 
 def _cache(rootfs: Root, libraries: tuple[CachedLibrary, ...]) -> Merge:
