@@ -75,3 +75,12 @@ void blake2b_end(struct blake2b *hash, uint8_t digest[32])
 	for (int i = 0; i < 32; i++)
 		digest[i] = (uint8_t)(hash->state[i / 8] >> (8 * (i % 8)));
 }
+
+void blake2b_hex(struct blake2b *hash, char digits[65])
+{
+	uint8_t digest[32];
+	blake2b_end(hash, digest);
+	for (int i = 0; i < 64; i++)
+		digits[i] = "0123456789abcdef"[digest[i / 2] >> (i % 2 ? 0 : 4) & 15];
+	digits[64] = '\0';
+}

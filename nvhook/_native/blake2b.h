@@ -13,3 +13,5 @@ struct blake2b {
 void blake2b_start(struct blake2b *hash);
 void blake2b_add(struct blake2b *hash, const void *data, size_t size);
 void blake2b_end(struct blake2b *hash, uint8_t digest[32]);
+/* The same in hexadecimal digits. */
+void blake2b_hex(struct blake2b *hash, char digits[65]);

@@ -14,6 +14,7 @@
 #include "launcher.h"
 #include "repeat.h"
 #include "request.h"
+#include "syscalls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A state is a few KB; Python refuses what is longer than its limit of 1 MiB (formats/oci.py). */
-#define STATE_LIMIT ((size_t)(1 << 20) + 1)
+/* A state is a few KB; Python says what is wrong with one of more than 1 MiB (formats/oci.py). */
+#define STATE_LIMIT ((size_t)64 << 20)
 
 static const char compat_hook[] = "nvidia-container-runtime-hook";
 
@@ -66,46 +67,13 @@ const char *map_config(const char *path, size_t *size)
 
 /* ---- standard input: read once here, read again by Python ---- */
 
-static char *read_all(int fd, size_t *size)
-{
-	size_t room = 1 << 16, have = 0;
-	char *data = malloc(room);
-	while (data && have < STATE_LIMIT) {
-		if (have == room) {
-			char *more = realloc(data, room *= 2);
-			if (!more)
-				break;
-			data = more;
-		}
-		size_t want = room - have;
-		if (want > STATE_LIMIT - have)
-			want = STATE_LIMIT - have;
-		ssize_t n = read(fd, data + have, want);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			break;
-		have += (size_t)n;
-	}
-	*size = have;
-	return data;
-}
-
 /* Put the data on standard input again. */
 static bool replay(const char *data, size_t size)
 {
 	int fd = memfd_create("nvhook-state", 0);
 	if (fd < 0)
 		return false;
-	for (size_t done = 0; done < size;) {
-		ssize_t n = write(fd, data + done, size - done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		done += (size_t)n;
-	}
-	if (lseek(fd, 0, SEEK_SET) != 0)
+	if (write_all(fd, data, size) < 0 || lseek(fd, 0, SEEK_SET) != 0)
 		return false;
 	/* The runtime may have closed standard input: then the memory file is it already. */
 	return fd == STDIN_FILENO || (dup2(fd, STDIN_FILENO) >= 0 && close(fd) == 0);
@@ -122,7 +90,7 @@ static int hook(int argc, char **argv)
 		delegated |= strcmp(argv[i], "--delegated") == 0;
 	}
 	size_t size, config_size;
-	char *text = read_all(STDIN_FILENO, &size), config[PATH_MAX + 16];
+	char *text = read_descriptor(STDIN_FILENO, STATE_LIMIT, &size), config[PATH_MAX + 16];
 	struct state state = { 0 };
 	bool known = text && read_state(text, size, &state);
 	if (*state.bundle) {
@@ -137,7 +105,9 @@ static int hook(int argc, char **argv)
 		if (status >= 0)
 			return status;
 	}
-	if (!text || !replay(text, size))
+	if (!text && errno == EFBIG)
+		return fail("the container's state is too large", "container runtimes write a few KB");
+	if (!replay(text, text ? size : 0))
 		return fail("can't keep the container's state", "is there memory left?");
 	return run_python(true, argc, argv);
 }

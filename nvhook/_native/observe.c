@@ -3,6 +3,7 @@
 #include "repeat.h"
 #include "root.h"
 #include "blake2b.h"
+#include "syscalls.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -70,15 +71,12 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 	}
 	if (complete) {
 		struct blake2b hash;
-		uint8_t digest[32];
 		if (count)
 			qsort(found, count, sizeof *found, by_name);
 		blake2b_start(&hash);
 		for (size_t i = 0; i < count; i++)
 			blake2b_add(&hash, found[i], strlen(found[i]) + 1);
-		blake2b_end(&hash, digest);
-		for (int i = 0; i < 32; i++)
-			snprintf(answer + 2 * i, 3, "%02x", digest[i]);
+		blake2b_hex(&hash, answer);
 	} else if (directory)
 		*answer = '\0'; /* too many, or no memory: not the same as none */
 	while (count)
@@ -158,7 +156,6 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 {
 	struct stat st;
 	struct blake2b hash;
-	uint8_t digest[32];
 	int handle = nvh_in_root(root, path, O_PATH), fd = -1;
 	int fds = handle < 0 ? -1 : open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (fds >= 0) {
@@ -186,9 +183,7 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 		ranges = rest + (*rest == ',');
 	}
 	close(fd);
-	blake2b_end(&hash, digest);
-	for (int i = 0; i < 32; i++)
-		snprintf(answer + 2 * i, 3, "%02x", digest[i]);
+	blake2b_hex(&hash, answer);
 	if (!complete)
 		*answer = '\0';
 }

@@ -28,9 +28,6 @@ bool read_line(struct recording *recording, struct line *line);
 bool is_kind(const struct line *line, const char *kind);
 /* A decimal number, nothing before or after it. */
 bool number(const char *text, uint64_t *out);
-/* The bytes of a file of at most limit bytes, from malloc; NULL where there is none. */
-char *read_file(int at, const char *path, size_t limit, size_t *size);
-char *read_descriptor(int fd, size_t limit, size_t *size);
 void hex_digest(const void *data, size_t size, char out[65]);
 /* The content of a file that Python made of something, by digests and the like; NULL if there is none. */
 char *read_made(int directory, size_t count, const char *const parts[], size_t *size);

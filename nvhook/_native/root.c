@@ -329,20 +329,6 @@ static int replace_link(int at, const char *name, const char *target)
 	return error;
 }
 
-static int write_all(int fd, const char *data, size_t size)
-{
-	while (size) {
-		ssize_t n = write(fd, data, size);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		data += n;
-		size -= (size_t)n;
-	}
-	return 0;
-}
-
 int nvh_replace_file(int at, const char *name, const void *data, size_t size, uint32_t mode, uint32_t uid, uint32_t gid)
 {
 	char temporary[32];
@@ -589,37 +575,6 @@ int nvh_root_link(struct nvh_root *root, const char *path, const char *target)
 	return error == NVH_STOPPED ? error : error ? refuse(root, error, "link", path) : 1;
 }
 
-/* Read all of an open file; NULL with errno. Not larger than the limit. */
-static char *read_all(int fd, size_t *size)
-{
-	char *data = NULL;
-	size_t room = 0, have = 0;
-	for (;;) {
-		if (have == room) {
-			room = room ? room * 2 : 1 << 16;
-			char *more = room <= 2 * OLD_LIMIT ? realloc(data, room) : NULL;
-			if (!more) {
-				free(data);
-				errno = EFBIG;
-				return NULL;
-			}
-			data = more;
-		}
-		ssize_t n = read(fd, data + have, room - have);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			free(data);
-			return NULL;
-		}
-		if (n == 0)
-			break;
-		have += (size_t)n;
-	}
-	*size = have;
-	return data;
-}
-
 int nvh_root_fds(const struct nvh_root *root) { return root->fds; }
 
 int nvh_open_regular(int fds, int handle, struct stat *st)
@@ -667,7 +622,7 @@ static int announce_content(struct nvh_root *root, const struct directory *paren
 		close(place);
 	if (fd < 0)
 		return refuse(root, fd, "read", path);
-	step.old_data = read_all(fd, &step.old_size);
+	step.old_data = read_descriptor(fd, OLD_LIMIT, &step.old_size);
 	int reason = errno;
 	close(fd);
 	if (!step.old_data)

@@ -9,6 +9,7 @@
 #include "launcher.h"
 #include "repeat.h"
 #include "request.h"
+#include "syscalls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -177,20 +178,6 @@ static int configured_runtime(const char *line, char *out, size_t size)
 	return 0;
 }
 
-/* The configuration's text; NULL where there is none. */
-static char *read_config(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return NULL;
-	char *text = calloc(1, CONFIG_LIMIT + 1);
-	size_t have = 0;
-	for (ssize_t n; text && (n = read(fd, text + have, CONFIG_LIMIT - have)) > 0;)
-		have += (size_t)n;
-	close(fd);
-	return text;
-}
-
 /* Find the runtime to become; false with a line on standard error. */
 static bool choose(const char *config, char *out, size_t size)
 {
@@ -201,7 +188,8 @@ static bool choose(const char *config, char *out, size_t size)
 		fail("the runtime in NVHOOK_RUNTIME is not found", "give a name on PATH or an absolute path");
 		return false;
 	}
-	char *text = read_config(config);
+	size_t length;
+	char *text = read_file(AT_FDCWD, config, CONFIG_LIMIT, &length);
 	int found = text ? configured_runtime(text, out, size) : 0;
 	free(text);
 	if (found == -2)

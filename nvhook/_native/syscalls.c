@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/inotify.h>
@@ -70,6 +71,61 @@ int nvh_inotify(const char *path, uint32_t mask)
 	return fd;
 }
 
+char *read_descriptor(int fd, size_t limit, size_t *size)
+{
+	struct stat st;
+	size_t room = fstat(fd, &st) == 0 && st.st_size > 0 && (size_t)st.st_size < limit ? (size_t)st.st_size + 1 : 1 << 16;
+	size_t have = 0;
+	char *data = malloc(room + 1);
+	while (data) {
+		ssize_t n = read(fd, data + have, room - have);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			if (n < 0)
+				break;
+			data[have] = '\0';
+			*size = have;
+			return data;
+		}
+		have += (size_t)n;
+		errno = EFBIG;
+		if (have > limit)
+			break;
+		if (have == room) {
+			char *more = realloc(data, (room *= 2) + 1);
+			if (!more)
+				break;
+			data = more;
+		}
+	}
+	free(data);
+	return NULL;
+}
+
+char *read_file(int at, const char *path, size_t limit, size_t *size)
+{
+	int fd = openat(at, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	char *data = fd < 0 ? NULL : read_descriptor(fd, limit, size);
+	if (fd >= 0)
+		close(fd);
+	return data;
+}
+
+int write_all(int fd, const void *data, size_t size)
+{
+	for (const char *at = data; size;) {
+		ssize_t n = write(fd, at, size);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		at += n;
+		size -= (size_t)n;
+	}
+	return 0;
+}
+
 int64_t nvh_mount_id(int fd)
 {
 	struct statx st;
@@ -96,19 +152,22 @@ int nvh_mount_setattr(int fd, unsigned int flags, uint64_t set, uint64_t clear, 
 	return result(syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, &attr, sizeof attr));
 }
 
+/* A detached copy of a mount, with other attributes. */
+static int clone_of(int at, const char *path, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation)
+{
+	int fd = (int)syscall(SYS_open_tree, at, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+	if (fd < 0)
+		return -errno;
+	int error = nvh_mount_setattr(fd, flags & AT_RECURSIVE, set, clear, propagation);
+	if (error < 0)
+		close(fd);
+	return error < 0 ? error : fd;
+}
+
 /* A detached bind mount of one file or directory; a link at the end of the path is not followed. */
 int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t propagation)
 {
-	int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path,
-			      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-	if (fd < 0)
-		return -errno;
-	int error = nvh_mount_setattr(fd, 0, set, clear, propagation);
-	if (error < 0) {
-		close(fd);
-		return error;
-	}
-	return fd;
+	return clone_of(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, set, clear, propagation);
 }
 
 /*
@@ -117,32 +176,17 @@ int nvh_clone_mount(const char *path, uint64_t set, uint64_t clear, uint64_t pro
  */
 int nvh_clone_tree(int dirfd, uint64_t set, uint64_t below)
 {
-	int fd = (int)syscall(SYS_open_tree, dirfd, "",
-			      AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-	if (fd < 0)
-		return -errno;
-	int error = nvh_mount_setattr(fd, AT_RECURSIVE, set | below, 0, 0);
-	if (error == 0)
-		error = nvh_mount_setattr(fd, 0, 0, below, 0);
-	if (error < 0) {
+	int fd = clone_of(dirfd, "", AT_EMPTY_PATH | AT_RECURSIVE, set | below, 0, 0);
+	int error = fd < 0 ? fd : nvh_mount_setattr(fd, 0, 0, below, 0);
+	if (fd >= 0 && error < 0)
 		close(fd);
-		return error;
-	}
-	return fd;
+	return error < 0 ? error : fd;
 }
 
 /* A detached copy of one directory, without what is mounted below it and without some attributes. */
 int nvh_clone_directory(int dirfd, uint64_t clear, uint64_t propagation)
 {
-	int fd = (int)syscall(SYS_open_tree, dirfd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	int error = nvh_mount_setattr(fd, 0, 0, clear, propagation);
-	if (error < 0) {
-		close(fd);
-		return error;
-	}
-	return fd;
+	return clone_of(dirfd, "", AT_EMPTY_PATH, 0, clear, propagation);
 }
 
 int nvh_move_mount(int mount_fd, int target_fd)

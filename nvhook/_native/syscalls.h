@@ -50,4 +50,10 @@ int nvh_systemd_devices(const char *path, const char *unit, const char *devices,
 int nvh_seccomp_ldconfig(void);
 /* cdef end */
 
+/* All bytes of a file, of at most limit, and a zero, from malloc; NULL with errno where there is none. */
+char *read_file(int at, const char *path, size_t limit, size_t *size);
+char *read_descriptor(int fd, size_t limit, size_t *size);
+/* 0 or -errno. */
+int write_all(int fd, const void *data, size_t size);
+
 #endif
