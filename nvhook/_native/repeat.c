@@ -359,10 +359,13 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	}
 	bool done = work(root, r);
 	int back = nvh_setns(home, CLONE_NEWNS);
-	if (done && back == 0 && !tell_systemd(r) && nvh_setns(r->target.mounts, CLONE_NEWNS) == 0) {
-		nvh_root_undo_all(root);
+	if (done && back == 0 && !tell_systemd(r)) {
 		done = false;
-		back = nvh_setns(home, CLONE_NEWNS);
+		back = nvh_setns(r->target.mounts, CLONE_NEWNS);
+		if (back == 0) {
+			nvh_root_undo_all(root);
+			back = nvh_setns(home, CLONE_NEWNS);
+		}
 	}
 	close(home);
 	nvh_root_close(root);

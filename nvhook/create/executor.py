@@ -152,8 +152,8 @@ class Application:
         self.closed: tuple[str, ...] = ()
         # Those among them that a mask of inject's covers, in a container that runs.
         self.adopted: tuple[str, ...] = ()
-        # Container paths where the file is already, by the runtime's doing.
-        self.there: set[str] = set()
+        # Container paths where the file is already, and its (st_dev, st_ino).
+        self.there: dict[str, tuple[int, int]] = {}
 
     def open_sources(self, edits: Iterable[Edit], log: Log) -> list[tuple[Edit, int | None]]:
         """Clone what edits bring from the host.
@@ -169,19 +169,21 @@ class Application:
             path = edit.container_path
             if not edit.host_path and not self.root.has(path):
                 self._close(path, edit.required)
-            elif edit.host_path and not self._is_closed(path) and self._is_there(edit):
-                self.there.add(path)
+            elif edit.host_path and not self._is_closed(path):
+                self._look_whether_there(edit)
         return [
             (edit, None if self._needs_no_source(edit) else open_source(edit, log))
             for edit in edits
         ]
 
-    def _is_there(self, edit: Mount) -> bool:
+    def _look_whether_there(self, edit: Mount) -> None:
         try:
             status = os.stat(edit.host_path, follow_symlinks=False)
         except OSError:
-            return False  # open_source says what is wrong with it
-        return self.root.is_at(edit.container_path, (status.st_dev, status.st_ino))
+            return  # open_source says what is wrong with it
+        identity = status.st_dev, status.st_ino
+        if self.root.is_at(edit.container_path, identity):
+            self.there[edit.container_path] = identity
 
     def _needs_no_source(self, edit: Edit) -> bool:
         return isinstance(edit, Mount) and (
@@ -244,8 +246,7 @@ class Application:
     def _mount(self, edit: Mount | DeviceNode, source: int | None) -> None:
         path = edit.container_path
         if path in self.there:
-            status = os.stat(edit.host_path, follow_symlinks=False)
-            self._record("there", path, status.st_dev, status.st_ino)
+            self._record("there", path, *self.there[path])
             return
         if source is None:
             self._leave_out(path, "")

@@ -113,7 +113,7 @@ class Recording:
             return
         for name, data in self._files.items():
             _replace(directory, name, data)
-        _replace(directory, f"{key}.{_slot(directory, key, head)}", whole)
+        _replace(directory, f"{key}.{_slot(directory, key, head, root)}", whole)
         _unlink(directory, key + REASON)
         _sweep(directory)
 
@@ -201,8 +201,11 @@ def _unlink(directory: int, name: str) -> None:
         pass
 
 
-def _slot(directory: int, key: str, head: bytes) -> int:
-    """Return which variant to write; those that were made on a host in another state go."""
+def _slot(directory: int, key: str, head: bytes, root: bytes) -> int:
+    """Return which variant to write; those that were made on a host in another state go.
+
+    One for a root of the same facts is replaced: this start was not repeated by it.
+    """
     ages = {}
     for number in range(VARIANTS):
         name = f"{key}.{number}"
@@ -211,7 +214,10 @@ def _slot(directory: int, key: str, head: bytes) -> int:
         except FileNotFoundError:
             continue
         try:
-            if os.read(fd, len(head)) == head:
+            found = os.read(fd, len(head + root))
+            if found == head + root:
+                return number
+            if found.startswith(head):
                 ages[number] = os.fstat(fd).st_mtime_ns
                 continue
         finally:

@@ -63,6 +63,17 @@ def test_images_with_other_facts_have_variants_and_the_oldest_goes(directory) ->
     assert any("debian_version\tnew\n" in text for text in texts)
 
 
+def test_one_that_was_not_repeated_for_the_same_root_is_replaced(directory) -> None:
+    """The launcher tries it first, and would again."""
+    keep(root="1")
+    keep(root="2")
+    before = {each.name: each.stat().st_ino for each in directory.iterdir()}
+    keep(root="1")
+    after = {each.name: each.stat().st_ino for each in directory.iterdir()}
+    assert before.keys() == after.keys()
+    assert len(before.items() - after.items()) == 1
+
+
 def test_what_was_recorded_on_another_state_of_the_host_goes(directory) -> None:
     keep(host="1", root="1")
     keep(host="1", root="2")
