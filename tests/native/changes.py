@@ -36,6 +36,10 @@ def nothing(path: Path) -> None:
     remove(path)
 
 
+def as_it_is(path: Path) -> None:
+    pass
+
+
 def text(content: str | bytes) -> Make:
     """Return what writes a text into the file that is there, or makes it."""
     data = content.encode() if isinstance(content, str) else content
@@ -441,6 +445,13 @@ def _of_driver_files(world: World) -> dict[str, Place]:
             cuda.with_name(f"libnvidia-cached.so.{VERSION}"),
             library("libnvidia-cached.so.1"),
         ),
+        # What nvhook remembers of the host, found out anew.
+        "forgotten": _with(
+            world.host / "run/inventory.json",
+            {"begin": as_it_is, "none": nothing},
+            cuda.with_name(f"libnvidia-forgotten.so.{VERSION}"),
+            library("libnvidia-forgotten.so.1"),
+        ),
         **_of_watched(root),
         "cache": Place(
             root / "etc/ld.so.cache",
@@ -591,6 +602,12 @@ def _of_mig(world: World) -> dict[str, Place]:
                     "again": anew(world.base / "capabilities/gpu2/mig/gi3/ci0"),
                 },
             ),
+            state,
+            swapped,
+        ),
+        "forgotten-order": _with_order(
+            world,
+            Place(world.host / "run/mig.json", {"begin": as_it_is, "none": nothing}),
             state,
             swapped,
         ),

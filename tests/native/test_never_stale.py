@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.native import changes
-from tests.native.world import KINDS, Decision, World, tick
+from tests.native.world import KINDS, Decision, World
 
 STEPS = int(os.environ.get("NVHOOK_STALE_STEPS", "60"))
 HISTORY = 12
@@ -42,7 +42,7 @@ def test_whatever_changes_nothing_stale_is_repeated(world, seed):
     for _ in range(STEPS):
         for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
             walk.step()
-        tick()
+        world.tick()
         for name in KINDS:
             repeated = [each for each in history[name] if world.repeats(each)]
             held = any(map(world.holds, history[name]))
@@ -119,7 +119,7 @@ def test_each_look_is_needed(world):
             for state in place.states:
                 for each in beginning:
                     changes.change(places, *each)
-                tick()
+                world.tick()
                 for kind in KINDS:
                     known = recorded.get(kind)
                     if known is None or known.error or not world.holds(known):
@@ -127,14 +127,17 @@ def test_each_look_is_needed(world):
                         world.remember(recorded[kind])
                         taken |= {pattern(look, base) for look in recorded[kind].looks}
                 changes.change(places, name, state)
-                tick()
-                for kind, before in recorded.items():
-                    others = world.otherwise(before)
-                    looked = pattern(others[0], base) if len(others) == 1 else ""
-                    if not looked or looked in needed:
+                world.tick()
+                # All before any decision, which remembers what it finds out.
+                others = {kind: world.otherwise(before) for kind, before in recorded.items()}
+                alone = {kind: looks[0] for kind, looks in others.items() if len(looks) == 1}
+                for kind, look in alone.items():
+                    assert world.holds(recorded[kind], without=look)
+                for kind, look in alone.items():
+                    looked = pattern(look, base)
+                    if looked in needed:
                         continue
-                    assert world.holds(before, without=others[0])
-                    if world.differs(before, world.decide(kind)):
+                    if world.differs(recorded[kind], world.decide(kind)):
                         needed[looked] = f"{name}={state}"
                 changes.change(places, name, back[name])
     assert taken - needed.keys() == SPARE.keys()
@@ -163,7 +166,7 @@ def test_what_is_hard_to_see(world, kind, changes_before, changes_after):
     places = changes.furnish(world)
     for each in changes_before:
         changes.change(places, *each)
-    tick()
+    world.tick()
     before = world.decide(kind)
     world.remember(before)
     assert not before.error + before.spoilt

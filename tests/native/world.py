@@ -30,8 +30,6 @@ MINORS = (2, 3, 1, 0)
 VERSION, NEWER = "550.54.14", "555.42.02"
 GPUS = ("0000:04:00.0", "0000:07:00.0", "0000:0a:00.0", "0000:0d:00.0")
 TRIPLET = f"{os.uname().machine}-linux-gnu"
-# A clock's tick at 100 Hz: of two changes within one, no time stamp tells.
-TICK = 0.011
 ADMIN = ["CAP_SYS_ADMIN"]
 
 
@@ -175,6 +173,15 @@ class World:
             ):
                 stack.enter_context(patch.object(place, name, value))
             yield
+
+    def tick(self) -> None:
+        """Wait for the clock's next tick: of two changes within one, no time stamp tells."""
+        clock = self.base / "clock"
+        clock.touch()
+        before = clock.stat().st_ctime_ns
+        while clock.stat().st_ctime_ns == before:
+            time.sleep(0.001)
+            clock.touch()
 
     def decide(self, name: str) -> Decision:
         """Decide afresh about a container of a kind."""
@@ -337,11 +344,6 @@ def _is_device(status: os.stat_result, major: int, minor: int) -> bool:
 
 def _refuse(line: str) -> None:
     raise AssertionError(line)
-
-
-def tick() -> None:
-    """Wait until a change has another time stamp."""
-    time.sleep(TICK)
 
 
 def remove(path: Path) -> None:
