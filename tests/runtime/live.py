@@ -226,4 +226,4 @@ class Live:
     def journals(self) -> list[str]:
         """Return the files of its journal."""
         place = self.driver.directory / "run/containers"
-        return sorted(path.name for path in place.glob(f"*-{self.pid}-*"))
+        return sorted(path.name for path in place.glob(f"{self.pid}-*"))
