@@ -66,11 +66,13 @@ class LiveContainer:
         name = f"{self.init.pid}-{start_time(self.init)}"
         self.journal = Journal(state_directory, name, boot_id(), identity)
         try:  # only now: while this one waited, another nvhook may have changed the mounts
-            host_mounts = _mounts_elsewhere(self.init)
+            host_mounts = mountinfo.table()
             table = self.init.read("mountinfo", mountinfo.MAX_BYTES)
             # Who is root in what it has made itself does not matter: nothing is made there.
             owner = None if self.strange else self.init.root_ids()
-            self.rootfs = Root(fd, owner, table, host_mounts, self._announce)
+            elsewhere = host_mounts + _mounts_elsewhere(self.init)
+            self.rootfs = Root(fd, owner, table, elsewhere, self._announce)
+            # By the caller's own mounts alone: others' are what a container wants them to be.
             self.access = DeviceAccess(self.process, self.init, host_mounts)
         except BaseException:
             self.journal.close()
@@ -130,11 +132,11 @@ class LiveContainer:
 
 
 def _mounts_elsewhere(init: PinnedProcess) -> bytes:
-    """Return the mountinfo of our mount namespace and of all others, but not of the container's.
+    """Return the mountinfo of all other mount namespaces, but not of the container's.
 
     An engine may have a mount namespace of its own: what only that has is no container's.
     """
-    tables = [mountinfo.table()]
+    tables = []
     seen = {namespace("self", "mnt"), namespace(init.pid, "mnt")}
     pids = namespace(init.pid, "pid")
     ours = namespace("self", "pid")

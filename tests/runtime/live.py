@@ -78,7 +78,7 @@ class Live:
     def take_rules(self, gpu: int) -> None:
         """Take a GPU's rule away, as systemd or a runtime does that does not know of it."""
         numbers = self.driver.numbers()[self.node(gpu)]
-        listed, attached = self._cgroup(1), self._cgroup(2)
+        listed, attached = self.cgroup(1), self.cgroup(2)
         if listed is not None:
             (listed / "devices.deny").write_text(f"c {numbers[0]}:{numbers[1]} rw")
         if attached is not None and self._programs():
@@ -121,7 +121,7 @@ class Live:
 
     def make_cgroup(self, version: int, name: str) -> Path | None:
         """Make a directory below the container's own; None where the version is not mounted."""
-        place = self._cgroup(version)
+        place = self.cgroup(version)
         if place is None:
             return None
         (place / name).mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ class Live:
 
     def remove_cgroup(self, version: int, name: str) -> None:
         """Remove such a directory."""
-        place = self._cgroup(version)
+        place = self.cgroup(version)
         if place is None:
             return
         for _ in range(500):
@@ -193,7 +193,7 @@ class Live:
                 found[os.path.relpath(path, root)] = row
         return found
 
-    def _cgroup(self, version: int) -> Path | None:
+    def cgroup(self, version: int) -> Path | None:
         """Return where the view shows its directory of the v1 devices hierarchy or of v2."""
         view = self.engine.view
         kind = " - cgroup " if version == 1 else " - cgroup2 "
@@ -205,11 +205,11 @@ class Live:
 
     def rules(self) -> str:
         """Return what its directory of the v1 devices hierarchy allows, empty without one."""
-        place = self._cgroup(1)
+        place = self.cgroup(1)
         return (place / "devices.list").read_text() if place else ""
 
     def _programs(self) -> list[bytes]:
-        place = self._cgroup(2)
+        place = self.cgroup(2)
         if place is None:
             return []
         fd = os.open(place, os.O_RDONLY)

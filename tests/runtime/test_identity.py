@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,3 +138,29 @@ def test_access_is_revoked_where_no_journal_can_be_written(live, place):
         container.eject()
     finally:
         run("umount", directory)
+
+
+def test_a_cgroup_mount_of_a_namespace_in_the_container_leads_nowhere(live):
+    """Its root is the container's own cgroup, which then had no name below it: none was revoked."""
+    container: Live = live()
+    container.inject("1")
+    version = 1 if container.rules() else 2
+    cgroup = container.cgroup(version)
+    assert cgroup is not None
+    place = f"/{cgroup.parent.relative_to(container.engine.view.path(Path('/')))}"
+    kind = "cgroup -o devices" if version == 1 else "cgroup2"
+    inside = f"umount -R {place}; mount -t {kind} hostile {place} && echo ready && exec sleep 100"
+    words = "unshare --mount --cgroup --pid --kill-child --fork sh -c"
+    script = f"echo $$ >{place}/{cgroup.name}/cgroup.procs && exec {words} '{inside}'"
+    prefix = container.engine.view.prefix
+    with subprocess.Popen([*prefix, "sh", "-c", script], stdout=subprocess.PIPE) as hostile:
+        try:
+            assert hostile.stdout is not None
+            assert hostile.stdout.readline() == b"ready\n"
+
+            done = container.eject()
+
+            assert done["revoked"]
+            assert container.opens(1, at="nodes") == [DENIED]
+        finally:
+            hostile.kill()
