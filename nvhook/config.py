@@ -20,6 +20,7 @@ from nvhook.errors import ConfigError, FormatError
 from nvhook.formats import json_text
 from nvhook.log import LEVELS
 from nvhook.record import record, replace
+from nvhook.settings import FILE, FLAG, LIST_SHAPE, PATH, PATHS, Kind, Setting, list_of, one_of
 
 DEFAULT_PATH = "/etc/nvhook/config.toml"
 MAX_SIZE = 1 << 20
@@ -54,94 +55,99 @@ class Config:
 DEFAULTS = Config()
 
 
-@record
-class Setting:
-    """One key of the file.
+def _capabilities(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    if "all" in names:
+        return CAPABILITIES
+    return tuple(sorted(set(names))) if set(names).issubset(CAPABILITIES) else None
 
-    ``kind`` is path, file, level, side, flag, names, paths, programs or capabilities.
-    """
 
-    key: str
-    kind: str
-    doc: str
+def _setting(key: str, kind: Kind, doc: str) -> Setting:
+    return Setting(key, kind, doc, key.replace("-", "_").replace(".", "_"))
 
-    @property
-    def attribute(self) -> str:
-        """Return the name of the setting in Config."""
-        return self.key.replace("-", "_").replace(".", "_")
 
-    @property
-    def default(self) -> object:
-        """Return the value where the file says nothing."""
-        return getattr(DEFAULTS, self.attribute)
-
+_CAPABILITY_LIST = Kind(
+    LIST_SHAPE, "a list of some of all, " + ", ".join(CAPABILITIES), _capabilities
+)
+# The launcher decides by this prefix whether a container can be about a GPU at all.
+_SWARM_NAMES = list_of(
+    lambda name: name if name.startswith(SWARM_PREFIX) else None,
+    f"a list of names that begin with {SWARM_PREFIX}",
+)
+_PROGRAMS = list_of(
+    lambda name: name if name and not name.isspace() else None,
+    "a list of at least one name or absolute path",
+    1,
+)
+_SIDE = one_of((MOUNTS_BY_HOOK, MOUNTS_IN_SPEC), f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}")
 
 SETTINGS = (
-    Setting("driver-root", "path", "where the driver's user-space files are installed"),
-    Setting("dev-root", "path", "directory with the host's NVIDIA device nodes"),
-    Setting("proc-root", "path", "the host's /proc"),
-    Setting("sys-root", "path", "the host's /sys"),
-    Setting("state-directory", "path", "where the inventory is remembered"),
-    Setting("log-path", "file", "log file; empty: no log"),
-    Setting("log-level", "level", "debug, info, warning or error"),
-    Setting(
+    _setting("driver-root", PATH, "where the driver's user-space files are installed"),
+    _setting("dev-root", PATH, "directory with the host's NVIDIA device nodes"),
+    _setting("proc-root", PATH, "the host's /proc"),
+    _setting("sys-root", PATH, "the host's /sys"),
+    _setting("state-directory", PATH, "where the inventory is remembered"),
+    _setting("log-path", FILE, "log file; empty: no log"),
+    _setting("log-level", one_of(LEVELS), "debug, info, warning or error"),
+    _setting(
         "accept-envvar-when-unprivileged",
-        "flag",
+        FLAG,
         "let containers without CAP_SYS_ADMIN ask with NVIDIA_VISIBLE_DEVICES",
     ),
-    Setting(
+    _setting(
         "accept-volume-mounts",
-        "flag",
+        FLAG,
         "let containers ask by mounts below /var/run/nvidia-container-devices",
     ),
-    Setting(
+    _setting(
         "accept-cdi-annotations",
-        "flag",
+        FLAG,
         "let containers ask with CDI names in annotations cdi.k8s.io/...",
     ),
-    Setting(
+    _setting(
         "supported-driver-capabilities",
-        "capabilities",
+        _CAPABILITY_LIST,
         "driver capabilities that containers may have",
     ),
-    Setting(
+    _setting(
         "inject-unlisted-driver-libraries",
-        "flag",
+        FLAG,
         "give compute and utility every library with the driver's version, known to nvhook or not",
     ),
-    Setting(
+    _setting(
         "cuda-forward-compatibility",
-        "flag",
+        FLAG,
         "let an image's libraries in /usr/local/cuda/compat win where they suit the host's driver",
     ),
-    Setting(
-        "swarm-resource", "names", "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES"
+    _setting(
+        "swarm-resource",
+        _SWARM_NAMES,
+        "variables of Docker Swarm that replace NVIDIA_VISIBLE_DEVICES",
     ),
-    Setting(
+    _setting(
         "disable-require",
-        "flag",
+        FLAG,
         "start containers whatever their NVIDIA_REQUIRE_... variables say",
     ),
-    Setting("device-rules", "flag", "allow the devices in the container's device cgroup"),
-    Setting(
+    _setting("device-rules", FLAG, "allow the devices in the container's device cgroup"),
+    _setting(
         "recordings",
-        "flag",
+        FLAG,
         "let the launcher repeat a start for the next container of its kind, without Python",
     ),
-    Setting(
+    _setting(
         "cdi-spec-directories",
-        "paths",
+        PATHS,
         "where specs of CDI devices are; of two definitions the later directory's counts",
     ),
     # The launcher reads this one, too: on one line, in this form.
-    Setting(
+    _setting(
         "handler.runtimes",
-        "programs",
+        _PROGRAMS,
         "the OCI runtimes nvhook-runtime stands in front of: the first one found is used",
     ),
-    Setting(
+    _setting(
         "handler.mounts",
-        "side",
+        _SIDE,
         "who mounts the driver's files in nvhook-runtime's containers: hook, or spec (the runtime)",
     ),
 )
@@ -227,42 +233,8 @@ def _check(name: str, document: dict[str, object]) -> dict[str, object]:
     values = {}
     for key, value in document.items():
         setting = BY_KEY.get(key)
-        converted = None if setting is None else convert(setting, value)
+        converted = None if setting is None else setting.kind.of(value)
         if setting is None or converted is None:
             raise ConfigError(f"{name}: bad value of {key}")
         values[setting.attribute] = converted
     return values
-
-
-def convert(setting: Setting, value: object) -> object:
-    """Return the value as Config has it, None if it is not of the setting's kind."""
-    if setting.kind == "flag":
-        return value if isinstance(value, bool) else None
-    if setting.kind == "level":
-        return value if value in LEVELS else None
-    if setting.kind == "side":
-        return value if value in (MOUNTS_BY_HOOK, MOUNTS_IN_SPEC) else None
-    if setting.kind in {"path", "file"}:
-        return _path(value, setting.kind == "file")
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        return None
-    if setting.kind == "names":
-        # The launcher decides by this prefix whether a container can be about a GPU at all.
-        return tuple(value) if all(item.startswith(SWARM_PREFIX) for item in value) else None
-    if setting.kind == "paths":
-        paths = [_path(item, may_be_empty=False) for item in value]
-        return None if None in paths else tuple(paths)
-    if setting.kind == "programs":
-        good = value and all(item and not item.isspace() and "\0" not in item for item in value)
-        return tuple(value) if good else None
-    if "all" in value:
-        return CAPABILITIES
-    return tuple(sorted(set(value))) if set(value).issubset(CAPABILITIES) else None
-
-
-def _path(value: object, may_be_empty: bool) -> str | None:
-    if not isinstance(value, str) or "\0" in value:
-        return None
-    if value.startswith("/"):
-        return value.rstrip("/") or "/"
-    return value if may_be_empty and not value else None

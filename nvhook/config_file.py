@@ -5,12 +5,9 @@ The TOML parser is slow to import (15 ms and more): what a file says is remember
 
 import sys
 
-from nvhook.config import BY_KEY, MAX_SIZE, Setting, convert
-from nvhook.core.catalog import CAPABILITIES
-from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
-from nvhook.core.request import SWARM_PREFIX
+from nvhook.config import BY_KEY, MAX_SIZE
 from nvhook.errors import ConfigError
-from nvhook.log import LEVELS
+from nvhook.settings import did_you_mean
 
 
 def read(name: str, fd: int) -> bytes:
@@ -48,21 +45,21 @@ def parse(name: str, data: bytes) -> dict[str, object]:
     document = _flat(document)
     for key in document:
         if key not in BY_KEY:
-            raise ConfigError(f"{_where(name, data, key)}: unknown key {key}", _suggest(key))
-    for key, value in document.items():
-        if convert(BY_KEY[key], value) is None:
-            raise ConfigError(f"{_where(name, data, key)}: {key} must be {_wanted(BY_KEY[key])}")
+            hint = did_you_mean(key, BY_KEY) or f"known keys: {', '.join(BY_KEY)}"
+            raise ConfigError(f"{_where(name, data, key)}: unknown key {key}", hint)
+    check(document, name, data)
     return document
 
 
-def check(document: dict[str, object], name: str) -> None:
-    """Check settings by key, as a file would have them; name says where they are from.
+def check(document: dict[str, object], name: str, data: bytes = b"") -> None:
+    """Check settings by key, as a file has them; name and data are the file's.
 
     Raises: ConfigError.
     """
     for key, value in document.items():
-        if convert(BY_KEY[key], value) is None:
-            raise ConfigError(f"{name}: {key} must be {_wanted(BY_KEY[key])}")
+        kind = BY_KEY[key].kind
+        if kind.of(value) is None:
+            raise ConfigError(f"{_where(name, data, key)}: {key} must be {kind.wanted}")
 
 
 def _flat(document: dict[str, object], prefix: str = "") -> dict[str, object]:
@@ -93,24 +90,3 @@ def _where(name: str, data: bytes, key: str) -> str:
             }:
                 return f"{name} line {number}"
     return name
-
-
-def _suggest(key: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key, BY_KEY, 1)
-    return f"did you mean {close[0]}?" if close else f"known keys: {', '.join(BY_KEY)}"
-
-
-def _wanted(setting: Setting) -> str:
-    return {
-        "flag": "true or false",
-        "level": "one of " + ", ".join(LEVELS),
-        "path": "an absolute path",
-        "file": "an absolute path, or empty",
-        "names": f"a list of names that begin with {SWARM_PREFIX}",
-        "paths": "a list of absolute paths",
-        "programs": "a list of at least one name or absolute path",
-        "side": f"{MOUNTS_BY_HOOK} or {MOUNTS_IN_SPEC}",
-        "capabilities": "a list of some of all, " + ", ".join(CAPABILITIES),
-    }[setting.kind]

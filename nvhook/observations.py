@@ -8,10 +8,12 @@ kernel/root_view.py nothing is looked at but through this module.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from _blake2 import blake2b  # hashlib costs 0.4 of the interpreter's start
 
-from nvhook._native.digests import sha256
+from nvhook.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
 ABSENT = "-"
 # Younger files may change again without a new time stamp (nanoseconds).
 _FRESH = 100_000_000
+
+
+def is_absent(error: OSError) -> bool:
+    """Tell whether an error means that something is not there.
+
+    Every other one means that nobody knows: who took it for absence would give a container less
+    than it needs, or more than it may have. What a user may not look at is not there for that user.
+    """
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        return True
+    return error.errno == errno.EACCES and os.geteuid() != 0
+
+
+def unknown(path: str, error: OSError) -> HostError:
+    """Return the error for something of the host of which nobody knows whether it is there."""
+    return HostError(f"{path} can't be looked at: {error.strerror}", "try again; dmesg may say why")
 
 
 class Notes:
@@ -70,8 +88,8 @@ def spoil(why: str) -> None:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of some bytes, in hexadecimal digits."""
-    return sha256(data).hex()
+    """Return the BLAKE2b of some bytes, in hexadecimal digits."""
+    return blake2b(data, digest_size=32).hexdigest()
 
 
 def digest_of_names(names: Iterable[str]) -> str:
@@ -99,7 +117,9 @@ def names(directory: str, prefix: str = "") -> list[str] | None:
     """Return a directory's names that begin with a prefix; None if it can't be read."""
     try:
         found = [name for name in os.listdir(directory or "/") if name.startswith(prefix)]
-    except OSError:
+    except OSError as error:
+        if not is_absent(error):
+            raise unknown(directory, error) from error
         of_host("names", directory, prefix, answer=ABSENT)
         return None
     if _noting is not None:
@@ -112,7 +132,9 @@ def inodes(directory: str, prefix: str) -> list[tuple[str, int]]:
     try:
         with os.scandir(directory) as entries:
             found = [(each.name, each.inode()) for each in entries if each.name.startswith(prefix)]
-    except OSError:
+    except OSError as error:
+        if not is_absent(error):
+            raise unknown(directory, error) from error
         of_host("inodes", directory, prefix, answer=ABSENT)
         return []
     if _noting is not None:
@@ -125,7 +147,9 @@ def node(path: str) -> os.stat_result | None:
     """Return the status of a path itself; None if there is nothing."""
     try:
         status = os.stat(path, follow_symlinks=False)
-    except OSError:
+    except OSError as error:
+        if not is_absent(error):
+            raise unknown(path, error) from error
         of_host("node", path, answer=ABSENT)
         return None
     fields = status.st_mode, status.st_rdev, status.st_uid, status.st_gid
@@ -164,7 +188,9 @@ def link(path: str) -> str | None:
     """Return the target of a link; None if it is none."""
     try:
         target = os.readlink(path)
-    except OSError:
+    except OSError as error:
+        if not is_absent(error) and error.errno != errno.EINVAL:
+            raise unknown(path, error) from error
         of_host("link", path, answer=ABSENT)
         return None
     of_host("link", path, answer=target)

@@ -1,7 +1,7 @@
 """Small files in nvhook's state directory: read only what can be trusted, replace atomically."""
 
 import os
-from stat import S_IMODE, S_ISREG
+from stat import S_IMODE, S_ISDIR, S_ISREG
 
 DIRECTORY = "/run/nvhook"
 
@@ -63,6 +63,21 @@ def write(path: str, data: bytes) -> bool:
     except OSError:
         pass
     return False
+
+
+def make_private(path: str, below: str) -> None:
+    """Make a directory, and one below it that is root's alone, whatever the umask.
+
+    Raises: OSError, also where the one below is someone else's.
+    """
+    make_directory(path)
+    try:
+        os.mkdir(below, 0o700)
+        os.chmod(below, 0o700)
+    except FileExistsError:
+        status = os.lstat(below)
+        if not S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(1, f"{below} is not root's alone") from None
 
 
 def make_directory(path: str) -> None:

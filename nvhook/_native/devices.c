@@ -58,6 +58,47 @@ static bool member_of(char *text, int version, char out[PATH_MAX])
 	return false;
 }
 
+/*
+ * The first name below slices only: names further down are the unit's own choice, a container may call its
+ * cgroups like units of the host. What is below user@UID.service is another systemd's.
+ */
+static void unit_in(const char *path, char *unit, size_t size)
+{
+	*unit = '\0';
+	for (const char *part = path; *part == '/';) {
+		size_t length = strcspn(++part, "/");
+		bool scope = length > 6 && strncmp(part + length - 6, ".scope", 6) == 0;
+		bool service = length > 8 && strncmp(part + length - 8, ".service", 8) == 0;
+		if (scope || service) {
+			if (strncmp(part, "user@", 5) != 0)
+				snprintf(unit, size, "%.*s", (int)length, part);
+			return;
+		}
+		if (length <= 6 || strncmp(part + length - 6, ".slice", 6) != 0)
+			return;
+		part += length;
+	}
+}
+
+bool unit_of(int process, char *unit, size_t size)
+{
+	char path[PATH_MAX], ours[NAME_MAX + 1] = "";
+	size_t length;
+	char *texts[2] = { read_file(process, "cgroup", TEXT_LIMIT, &length),
+			   read_file(AT_FDCWD, "/proc/self/cgroup", TEXT_LIMIT, &length) };
+	*unit = '\0';
+	for (int i = 0; i < 2; i++)
+		for (int version = 1; texts[i] && version <= 2; version++)
+			if (!*(i ? ours : unit) && member_of(texts[i], version, path))
+				unit_in(path, i ? ours : unit, i ? sizeof ours : size);
+	bool read = texts[0] && texts[1];
+	free(texts[0]);
+	free(texts[1]);
+	if (strcmp(unit, ours) == 0)
+		*unit = '\0';
+	return read;
+}
+
 static bool holds(const char *directory, const char *member)
 {
 	size_t length = strcmp(directory, "/") ? strlen(directory) : 0;
@@ -80,7 +121,7 @@ static bool write_rule(int cgroup, const char *file, const struct line *rule)
 	char text[64];
 	int n = snprintf(text, sizeof text, "%s %s:%s %s", rule->field[1], rule->field[2], rule->field[3], rule->field[4]);
 	int fd = openat(cgroup, file, O_WRONLY | O_CLOEXEC);
-	bool done = fd >= 0 && write(fd, text, (size_t)n) == n;
+	bool done = fd >= 0 && n < (int)sizeof text && write(fd, text, (size_t)n) == n;
 	if (fd >= 0)
 		close(fd);
 	return done;
@@ -127,6 +168,12 @@ static char *made_of(uint32_t id, int directory, const char *basis, const char *
 	return new;
 }
 
+static bool replace(const struct devices *devices, int old, int new)
+{
+	bool multi = devices->flags & ALLOW_MULTI; /* else one only, and attaching replaces it */
+	return nvh_bpf_prog_attach(devices->cgroup, new, multi ? ALLOW_MULTI | REPLACE : devices->flags, multi ? old : -1) >= 0;
+}
+
 static bool swap(struct devices *devices, int old, const char *insns, size_t size)
 {
 	char name[16] = "", *kept = NULL;
@@ -136,8 +183,7 @@ static bool swap(struct devices *devices, int old, const char *insns, size_t siz
 	/* The kernel may keep something else than was given. */
 	bool done = new >= 0 && (kept = malloc(size)) && nvh_bpf_prog_xlated(new, kept, (uint32_t)size) == (int)size &&
 		    memcmp(kept, insns, size) == 0;
-	uint32_t flags = devices->flags & ALLOW_MULTI ? ALLOW_MULTI | REPLACE : devices->flags;
-	done = done && nvh_bpf_prog_attach(devices->cgroup, new, flags, devices->flags & ALLOW_MULTI ? old : -1) >= 0;
+	done = done && replace(devices, old, new);
 	free(kept);
 	if (!done) {
 		if (new >= 0)
@@ -149,13 +195,12 @@ static bool swap(struct devices *devices, int old, const char *insns, size_t siz
 	return true;
 }
 
-/* Let the programs of a directory allow the devices; those above it must do so already. */
-static bool allow_v2(struct devices *devices, int cgroup, const char *basis, int directory)
+/* Let the programs of the directory allow the devices; those above it must do so already. */
+static bool allow_v2(struct devices *devices, const char *basis, int directory)
 {
 	uint32_t own[PROGRAMS], all[PROGRAMS], flags = 0;
-	int count = nvh_bpf_query(cgroup, 0, own, PROGRAMS, &devices->flags);
-	int effective = nvh_bpf_query(cgroup, EFFECTIVE, all, PROGRAMS, &flags);
-	devices->cgroup = cgroup;
+	int count = nvh_bpf_query(devices->cgroup, 0, own, PROGRAMS, &devices->flags);
+	int effective = nvh_bpf_query(devices->cgroup, EFFECTIVE, all, PROGRAMS, &flags);
 	bool done = count >= 0 && effective >= 0;
 	for (int pass = 0; pass < 2; pass++) /* first those above: they may refuse */
 		for (int i = 0; done && i < (pass ? count : effective); i++) {
@@ -229,82 +274,32 @@ static bool allow(struct devices *devices, const struct line *mount, int version
 		int cgroup = strlen(path) > cut && !holds(path, own) ? open_cgroup(mount, path) : -2;
 		return cgroup == -2 || (cgroup >= 0 && allow_v1(devices, cgroup, lines, count));
 	}
-	int lowest = -1;
 	for (int depth = 0; depth < PROGRAMS && strlen(path) > cut && !holds(path, own); depth++) {
 		int cgroup = open_cgroup(mount, path);
 		if (cgroup < 0)
 			return false;
-		if (has_programs(cgroup))
-			return allow_v2(devices, cgroup, basis, directory);
-		if (lowest < 0)
-			lowest = cgroup;
-		else
+		bool has = has_programs(cgroup);
+		if (devices->cgroup < 0)
+			devices->cgroup = cgroup; /* the process's own */
+		else if (has) {
+			close(devices->cgroup);
+			devices->cgroup = cgroup;
+		} else
 			close(cgroup);
+		if (has)
+			return allow_v2(devices, basis, directory);
 		*strrchr(path, '/') = '\0';
 	}
-	if (v1_too || lowest < 0) /* v1 decides; or the runtime's own */
+	if (v1_too || devices->cgroup < 0) /* v1 decides; or the runtime's own */
 		return true;
-	return allow_v2(devices, lowest, basis, directory);
-}
-
-static bool ends(const char *name, size_t length, const char *end)
-{
-	size_t size = strlen(end);
-	return length >= size && memcmp(name + length - size, end, size) == 0;
-}
-
-/* The first part of a cgroup's path below slices only that is a unit; its length is 0 where there is none. */
-static size_t unit_in(const char *path, const char **unit)
-{
-	for (const char *part = path; *part == '/';) {
-		size_t length = strcspn(++part, "/");
-		*unit = part;
-		if (ends(part, length, ".scope") || ends(part, length, ".service"))
-			return strncmp(part, "user@", 5) == 0 ? 0 : length;
-		if (!ends(part, length, ".slice"))
-			return 0;
-		part += length;
-	}
-	return 0;
-}
-
-static void unit_of(char *text, char unit[PATH_MAX])
-{
-	char path[PATH_MAX];
-	const char *from;
-	*unit = '\0';
-	for (int version = 1; version <= 2 && !*unit; version++) {
-		size_t length = member_of(text, version, path) ? unit_in(path, &from) : 0;
-		memcpy(unit, length ? from : "", length);
-		unit[length] = '\0';
-	}
-}
-
-bool in_unit(int process)
-{
-	char their_unit[PATH_MAX], our_unit[PATH_MAX];
-	size_t size;
-	if (access("/run/systemd/private", F_OK) < 0)
-		return false;
-	char *theirs = read_file(process, "cgroup", TEXT_LIMIT, &size);
-	char *ours = read_file(AT_FDCWD, "/proc/self/cgroup", TEXT_LIMIT, &size);
-	if (theirs && ours) {
-		unit_of(theirs, their_unit);
-		unit_of(ours, our_unit);
-	}
-	bool found = !theirs || !ours || (*their_unit && strcmp(their_unit, our_unit) != 0);
-	free(theirs);
-	free(ours);
-	return found;
+	return allow_v2(devices, basis, directory);
 }
 
 void end_devices(struct devices *devices, bool keep)
 {
 	for (size_t i = devices->swapped; i-- > 0;) {
-		uint32_t flags = devices->flags & ALLOW_MULTI ? ALLOW_MULTI | REPLACE : devices->flags;
 		if (!keep)
-			nvh_bpf_prog_attach(devices->cgroup, devices->old[i], flags,
-					    devices->flags & ALLOW_MULTI ? devices->new[i] : -1);
+			replace(devices, devices->new[i], devices->old[i]);
 		close(devices->old[i]);
 		close(devices->new[i]);
 	}

@@ -1,8 +1,8 @@
-"""What the launcher and Python both say of a file's content, computed by the same code."""
+"""What the launcher and Python both say of a config.json, computed by the same code."""
 
 from nvhook._native import ffi, lib
 
-_SIZE = 32  # bytes of a SHA-256
+_SIZE = 32  # bytes of a digest
 
 
 def of_request(config_json: bytes) -> bytes | None:
@@ -13,10 +13,3 @@ def of_request(config_json: bytes) -> bytes | None:
     digest = ffi.new("uint8_t[]", _SIZE)
     is_repeatable = lib.nvh_request_digest(config_json, len(config_json), digest)
     return bytes(ffi.buffer(digest)) if is_repeatable else None
-
-
-def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 digest of data, without the import cost of hashlib."""
-    digest = ffi.new("uint8_t[]", _SIZE)
-    lib.nvh_sha256(ffi.from_buffer(data), len(data), digest)
-    return bytes(ffi.buffer(digest))

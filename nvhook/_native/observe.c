@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "repeat.h"
 #include "root.h"
-#include "sha256.h"
+#include "blake2b.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,10 @@
 #define NAMES 65536
 #define PIECE ((uint64_t)16 << 20)
 
-static void absent(char *answer) { strcpy(answer, "-"); }
+/* Only these mean that something is not there; what failed otherwise is no answer, and equals none. */
+static bool is_absent(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+
+static void absent(char *answer, int error) { strcpy(answer, is_absent(error) ? "-" : ""); }
 
 static void text(const char *path, uint64_t limit, char *answer)
 {
@@ -31,6 +34,8 @@ static void text(const char *path, uint64_t limit, char *answer)
 		have += (size_t)n;
 	if (data && n >= 0)
 		hex_digest(data, have, answer);
+	else if (fd < 0 || errno == EISDIR)
+		absent(answer, fd < 0 ? errno : ENOENT);
 	free(data);
 	if (fd >= 0)
 		close(fd);
@@ -44,6 +49,8 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 	char **found = NULL;
 	size_t count = 0, room = 0;
 	bool complete = directory;
+	if (!directory)
+		absent(answer, errno);
 	for (struct dirent *each; complete && (each = readdir(directory));) {
 		if (strcmp(each->d_name, ".") == 0 || strcmp(each->d_name, "..") == 0 ||
 		    strncmp(each->d_name, prefix, strlen(prefix)) != 0)
@@ -62,14 +69,14 @@ static void names(DIR *directory, const char *prefix, bool with_inode, char *ans
 		count += n >= 0;
 	}
 	if (complete) {
-		struct sha256 sha;
+		struct blake2b hash;
 		uint8_t digest[32];
 		if (count)
 			qsort(found, count, sizeof *found, by_name);
-		sha256_start(&sha);
+		blake2b_start(&hash);
 		for (size_t i = 0; i < count; i++)
-			sha256_add(&sha, found[i], strlen(found[i]) + 1);
-		sha256_end(&sha, digest);
+			blake2b_add(&hash, found[i], strlen(found[i]) + 1);
+		blake2b_end(&hash, digest);
 		for (int i = 0; i < 32; i++)
 			snprintf(answer + 2 * i, 3, "%02x", digest[i]);
 	} else if (directory)
@@ -89,6 +96,8 @@ static void node(const char *path, char *answer)
 	struct stat st;
 	if (lstat(path, &st) == 0)
 		snprintf(answer, ANSWER, "%u:%llu:%u:%u", st.st_mode, LL(st.st_rdev), st.st_uid, st.st_gid);
+	else
+		absent(answer, errno);
 }
 
 static void stamp(const char *path, char *answer)
@@ -97,6 +106,8 @@ static void stamp(const char *path, char *answer)
 	if (stat(path, &st) == 0)
 		snprintf(answer, ANSWER, "%llu:%llu:%llu:%llu:%llu", LL(st.st_dev), LL(st.st_ino), LL(st.st_size),
 			 NS(st.st_mtim), NS(st.st_ctim));
+	else
+		absent(answer, errno);
 }
 
 /* The path of a descriptor, without links; 0 if it can't be told. */
@@ -114,15 +125,16 @@ static void place(const char *root, const char *path, char *answer)
 	struct stat st;
 	char above[PATH_MAX], all[PATH_MAX];
 	int top = open(*root ? root : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	int fd = top < 0 ? -1 : nvh_in_root(top, path, O_PATH);
+	int fd = top < 0 ? -errno : nvh_in_root(top, path, O_PATH);
 	if (fd >= 0 && fstat(fd, &st) == 0) {
 		size_t cut = path_of_descriptor(top, above), length = path_of_descriptor(fd, all);
 		if (cut == 1) /* "/" */
 			cut = 0;
 		bool inside = length > cut && memcmp(above, all, cut) == 0;
-		snprintf(answer, PATH_MAX, "%llu:%llu:%u:%u:%s", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid,
+		snprintf(answer, PATH_MAX + ANSWER, "%llu:%llu:%u:%u:%s", LL(st.st_dev), LL(st.st_ino), st.st_mode, st.st_uid,
 			 inside ? all + cut : "");
-	}
+	} else if (fd < 0)
+		absent(answer, -fd);
 	if (fd >= 0)
 		close(fd);
 	if (top >= 0)
@@ -131,10 +143,11 @@ static void place(const char *root, const char *path, char *answer)
 
 /* ---- the container's root ---- */
 
-static bool identity(int root, const char *path, struct stat *st)
+/* 1: it is there; 0: it is not; -1: nobody knows. */
+static int identity(int root, const char *path, struct stat *st)
 {
 	int fd = nvh_in_root(root, path, O_PATH);
-	bool there = fd >= 0 && fstat(fd, st) == 0;
+	int there = fd >= 0 ? (fstat(fd, st) == 0 ? 1 : -1) : is_absent(-fd) ? 0 : -1;
 	if (fd >= 0)
 		close(fd);
 	return there;
@@ -144,22 +157,22 @@ static bool identity(int root, const char *path, struct stat *st)
 static void bytes(int root, const char *path, const char *ranges, char *answer)
 {
 	struct stat st;
-	struct sha256 sha;
+	struct blake2b hash;
 	uint8_t digest[32];
-	char number_of[32];
 	int handle = nvh_in_root(root, path, O_PATH), fd = -1;
-	if (handle >= 0 && fstat(handle, &st) == 0 && S_ISREG(st.st_mode)) {
-		snprintf(number_of, sizeof number_of, "/proc/self/fd/%d", handle);
-		fd = open(number_of, O_RDONLY | O_CLOEXEC);
+	int fds = handle < 0 ? -1 : open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fds >= 0) {
+		fd = nvh_open_regular(fds, handle, &st);
+		close(fds);
 	}
 	if (handle >= 0)
 		close(handle);
-	if (handle < 0 || fd < 0) {
-		if (handle != -ENOENT)
-			*answer = '\0'; /* something else than a file: Python finds that odd */
+	if (fd < 0) {
+		if (handle == -ENOENT)
+			absent(answer, ENOENT);
 		return;
 	}
-	sha256_start(&sha);
+	blake2b_start(&hash);
 	bool complete = true;
 	while (complete && *ranges) {
 		char *rest;
@@ -167,13 +180,13 @@ static void bytes(int root, const char *path, const char *ranges, char *answer)
 		char *data = size <= PIECE && offset <= INT64_MAX ? malloc(size + 1) : NULL;
 		ssize_t n = data ? pread(fd, data, size, (off_t)offset) : -1;
 		if (n >= 0)
-			sha256_add(&sha, data, (size_t)n);
+			blake2b_add(&hash, data, (size_t)n);
 		free(data);
 		complete = n >= 0 && (*rest == ',' || !*rest);
 		ranges = rest + (*rest == ',');
 	}
 	close(fd);
-	sha256_end(&sha, digest);
+	blake2b_end(&hash, digest);
 	for (int i = 0; i < 32; i++)
 		snprintf(answer + 2 * i, 3, "%02x", digest[i]);
 	if (!complete)
@@ -192,14 +205,14 @@ enum look look_again(const struct line *line, int root)
 		kind++;
 	if (kind == count)
 		return NO_LOOK;
-	if (line->count != kinds[kind].fields)
+	if (line->count != kinds[kind].fields || (kind >= 7 && root < 0))
 		return DIFFERENT;
 	const char *first = line->field[1], *second = line->field[2], *recorded = line->field[line->count - 1];
-	char answer[PATH_MAX];
+	char answer[PATH_MAX + ANSWER];
 	struct stat one, other;
 	uint64_t limit;
 	ssize_t n;
-	absent(answer);
+	*answer = '\0';
 	switch (kind) {
 	case 0:
 		if (!number(second, &limit) || limit > PIECE)
@@ -217,24 +230,28 @@ enum look look_again(const struct line *line, int root)
 		stamp(first, answer);
 		break;
 	case 5:
-		n = readlink(first, answer, sizeof answer - 1);
+		n = readlink(first, answer, PATH_MAX - 1);
 		if (n >= 0)
 			answer[n] = '\0';
+		else
+			absent(answer, errno == EINVAL ? ENOENT : errno);
 		break;
 	case 6:
 		place(first, second, answer);
 		break;
 	case 7:
-		strcpy(answer, identity(root, first, &one) ? "1" : "0");
+		n = identity(root, first, &one);
+		strcpy(answer, n < 0 ? "" : n ? "1" : "0");
 		break;
-	case 8:
-		strcpy(answer, identity(root, first, &one) && identity(root, second, &other) &&
-					       one.st_dev == other.st_dev && one.st_ino == other.st_ino
-				       ? "1"
-				       : "0");
+	case 8: {
+		int here = identity(root, first, &one), there = identity(root, second, &other);
+		bool same = here > 0 && there > 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+		strcpy(answer, here < 0 || there < 0 ? "" : same ? "1" : "0");
 		break;
+	}
 	case 9: {
 		int fd = nvh_in_root(root, first, O_RDONLY | O_DIRECTORY);
+		errno = fd < 0 ? -fd : 0;
 		names(fd < 0 ? NULL : fdopendir(fd), "", false, answer);
 		break;
 	}

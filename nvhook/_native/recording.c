@@ -1,7 +1,7 @@
 /* A recording's lines: read without believing that they are what Python wrote. */
 #define _GNU_SOURCE
 #include "repeat.h"
-#include "sha256.h"
+#include "blake2b.h"
 #include "syscalls.h"
 
 #include <errno.h>
@@ -105,37 +105,37 @@ static void to_hex(const uint8_t digest[32], char out[65])
 
 void hex_digest(const void *data, size_t size, char out[65])
 {
-	struct sha256 sha;
+	struct blake2b hash;
 	uint8_t digest[32];
-	sha256_start(&sha);
-	sha256_add(&sha, data, size);
-	sha256_end(&sha, digest);
+	blake2b_start(&hash);
+	blake2b_add(&hash, data, size);
+	blake2b_end(&hash, digest);
 	to_hex(digest, out);
 }
 
 int nvh_recording_key(const void *words, size_t size, const uint8_t request[32], char key[65])
 {
-	struct sha256 sha;
+	struct blake2b hash;
 	uint8_t digest[32];
-	sha256_start(&sha);
-	sha256_add(&sha, words, size);
-	sha256_add(&sha, request, 32);
-	sha256_end(&sha, digest);
+	blake2b_start(&hash);
+	blake2b_add(&hash, words, size);
+	blake2b_add(&hash, request, 32);
+	blake2b_end(&hash, digest);
 	to_hex(digest, key);
 	return 0;
 }
 
 char *read_made(int directory, size_t count, const char *const parts[], size_t *size)
 {
-	struct sha256 sha;
+	struct blake2b hash;
 	uint8_t digest[32];
 	char name[5 + 65] = "made-";
-	sha256_start(&sha);
+	blake2b_start(&hash);
 	for (size_t i = 0; i < count; i++) {
-		sha256_add(&sha, "", i ? 1 : 0);
-		sha256_add(&sha, parts[i], strlen(parts[i]));
+		blake2b_add(&hash, "", i ? 1 : 0);
+		blake2b_add(&hash, parts[i], strlen(parts[i]));
 	}
-	sha256_end(&sha, digest);
+	blake2b_end(&hash, digest);
 	to_hex(digest, name + 5);
 	int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	char *data = fd < 0 ? NULL : read_descriptor(fd, MADE_LIMIT, size);

@@ -8,7 +8,7 @@
 #include "repeat.h"
 #include "launcher.h"
 #include "root.h"
-#include "sha256.h"
+#include "splice.h"
 #include "syscalls.h"
 
 #include <errno.h>
@@ -28,8 +28,11 @@
 #define OPERATIONS 2048
 #define TABLE_LIMIT ((size_t)32 << 20)
 #define FILE_LIMIT ((size_t)16 << 20)
+#define SYSTEMD_SOCKET "/run/systemd/private"
+#define SYSTEMD_PATIENCE 5 /* seconds for each answer */
 #define PRIVATE (1 << 18) /* MS_PRIVATE */
 #define ALL_ATTRIBUTES 0xF
+#define TMPFS_MAGIC 0x01021994
 
 /* A container that is created but not yet pivoted. */
 struct target {
@@ -38,7 +41,7 @@ struct target {
 };
 
 struct repeat {
-	const struct state *state;
+	const char *context; /* what every line of the log says */
 	struct target target;
 	int directory;
 	char *text; /* the recording: lines point into it */
@@ -116,8 +119,7 @@ static const struct {
 } operations[] = {
 	{ "hierarchy", 5, 1 }, { "rule", 5, 0 },    { "programs", 2, 0 }, { "mount", 6, 3 }, { "device", 6, 3 },
 	{ "mask", 3, 1 },      { "symlink", 3, 0 }, { "file", 4, 2 },	  { "merge", 3, 0 }, { "there", 4, 2 },
-	{ "log", 5, 0 },       { "splice", 3, 1 },  { "no-unit", 1, 0 },
-	{ "end", 1, 0 },
+	{ "log", 5, 0 },       { "splice", 3, 2 }, { "unit", 5, 0 },  { "end", 1, 0 },
 };
 
 static bool is_operation(const struct line *line)
@@ -222,17 +224,13 @@ static bool open_source(const struct line *line, int *source)
 /* Let a file of the container become what Python made of the same content. */
 static bool merge(struct nvh_root *root, const struct repeat *r, const struct line *line)
 {
-	char digest[65] = "-", handle_path[32];
+	char digest[65] = "-";
 	size_t size = 0, made_size;
 	char *old = NULL;
 	struct stat st;
 	int handle = nvh_in_root(r->target.root, line->field[1], O_PATH);
 	if (handle >= 0) {
-		/* Opened by its descriptor in our /proc: the container's may be anything. */
-		snprintf(handle_path, sizeof handle_path, "%d", handle);
-		int fd = fstat(handle, &st) == 0 && S_ISREG(st.st_mode)
-				 ? nvh_root_reopen(root, handle_path)
-				 : -1;
+		int fd = nvh_open_regular(nvh_root_fds(root), handle, &st);
 		old = fd < 0 ? NULL : read_descriptor(fd, FILE_LIMIT, &size);
 		if (fd >= 0)
 			close(fd);
@@ -251,6 +249,16 @@ static bool merge(struct nvh_root *root, const struct repeat *r, const struct li
 	return done;
 }
 
+/* By another hook of the same container, for example: then Python sees what there is to do. */
+static bool is_masked(const struct repeat *r, const char *path)
+{
+	int fd = nvh_in_root(r->target.root, path, O_PATH);
+	bool masked = fd >= 0 && nvh_filesystem_magic(fd) == TMPFS_MAGIC;
+	if (fd >= 0)
+		close(fd);
+	return masked;
+}
+
 static bool operate(struct nvh_root *root, const struct repeat *r, const struct line *line, int source)
 {
 	const char *path = is_kind(line, "mount") || is_kind(line, "device") ? line->field[2] : line->field[1];
@@ -258,7 +266,7 @@ static bool operate(struct nvh_root *root, const struct repeat *r, const struct 
 	if (is_kind(line, "mount") || is_kind(line, "device"))
 		return nvh_root_attach(root, path, source) >= 0;
 	if (is_kind(line, "mask"))
-		return nvh_root_cover(root, path, source) == 1;
+		return !is_masked(r, path) && nvh_root_cover(root, path, source) == 1;
 	if (is_kind(line, "symlink"))
 		return nvh_root_link(root, path, line->field[2]) >= 0;
 	if (is_kind(line, "file"))
@@ -306,8 +314,8 @@ static void write_log(const struct repeat *r)
 		const struct line *each = &r->lines[i];
 		if (!is_kind(each, "log"))
 			continue;
-		int n = snprintf(line, sizeof line, "time=%s level=%s pid=%d %s container=%s%s replayed=true\n", stamp,
-				 each->field[2], getpid(), each->field[3], r->state->id, each->field[4]);
+		int n = snprintf(line, sizeof line, "time=%s level=%s pid=%d %s %s%s replayed=true\n", stamp,
+				 each->field[2], getpid(), each->field[3], r->context, each->field[4]);
 		int fd = open(each->field[1], O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640);
 		if (fd >= 0 && n > 0 && n < (int)sizeof line) {
 			ssize_t told = write(fd, line, (size_t)n);
@@ -320,10 +328,27 @@ static void write_log(const struct repeat *r)
 
 /* ---- all of it ---- */
 
+/* Let systemd know of the devices, where the container's cgroup is a unit of its. */
+static bool tell_systemd(const struct repeat *r)
+{
+	char unit[NAME_MAX + 1], why[256], devices[8192];
+	size_t at = 0;
+	for (size_t i = 0; i < r->count && at < sizeof devices; i++)
+		if (is_kind(&r->lines[i], "unit"))
+			at += (size_t)snprintf(devices + at, sizeof devices - at, "%s %s:%s %s\n", r->lines[i].field[1],
+					       r->lines[i].field[2], r->lines[i].field[3], r->lines[i].field[4]);
+	if (!at || access(SYSTEMD_SOCKET, F_OK) < 0)
+		return true;
+	if (at >= sizeof devices || !unit_of(r->target.process, unit, sizeof unit))
+		return false;
+	return !*unit || nvh_systemd_devices(SYSTEMD_SOCKET, unit, devices, 0, SYSTEMD_PATIENCE, why) >= 0;
+}
+
 /* Operations on the container; 0 done, 1 undone, -1: we could not come back. */
 static int change(const struct repeat *r, const char *mounts, size_t mounts_size, const char *host, size_t host_size)
 {
 	int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), kept = fcntl(r->target.root, F_DUPFD_CLOEXEC, 0);
+	int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC); /* Python's arguments may be relative to it */
 	struct nvh_root *root = home < 0 || kept < 0 ? NULL
 						     : nvh_root_open(kept, r->target.uid, r->target.gid, mounts, mounts_size,
 								     host, host_size, 0, NULL, NULL);
@@ -334,8 +359,15 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	}
 	bool done = work(root, r);
 	int back = nvh_setns(home, CLONE_NEWNS);
+	if (done && back == 0 && !tell_systemd(r) && nvh_setns(r->target.mounts, CLONE_NEWNS) == 0) {
+		nvh_root_undo_all(root);
+		done = false;
+		back = nvh_setns(home, CLONE_NEWNS);
+	}
 	close(home);
 	nvh_root_close(root);
+	if (here >= 0 && fchdir(here) == 0)
+		close(here);
 	return back < 0 ? -1 : !done;
 }
 
@@ -349,9 +381,6 @@ static int repeat(struct repeat *r)
 	for (size_t i = 0; i < r->count; i++) {
 		r->sources[i] = -1;
 		has_rules |= is_kind(&r->lines[i], "rule");
-		/* systemd would have to be told of the devices, which is Python's work. */
-		if (is_kind(&r->lines[i], "no-unit"))
-			ready = ready && !in_unit(r->target.process);
 	}
 	for (size_t i = 0; ready && i < r->count; i++)
 		ready = open_source(&r->lines[i], &r->sources[i]);
@@ -373,9 +402,9 @@ static int repeat(struct repeat *r)
 }
 
 /* Only a name that stands in the log as it is. */
-static bool is_plain(const char *id)
+static bool is_plain(const char *name)
 {
-	return strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == strlen(id);
+	return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:@+") == strlen(name);
 }
 
 static size_t add_words(char *out, size_t size, size_t at, const char *word)
@@ -387,28 +416,93 @@ static size_t add_words(char *out, size_t size, size_t at, const char *word)
 	return at + length;
 }
 
+/* Make ready to repeat, unless it can't be. */
+static bool begin(struct repeat *r, const struct request *request, const char *name)
+{
+	*r = (struct repeat){ .target = { -1, -1, -1, 0, 0 }, .directory = -1 };
+	if (!request->repeatable || !is_plain(name) || getenv("NVHOOK_DEBUG"))
+		return false;
+	r->directory = open_recordings();
+	r->lines = r->directory < 0 ? NULL : calloc(OPERATIONS, sizeof *r->lines);
+	r->sources = r->directory < 0 ? NULL : calloc(OPERATIONS, sizeof *r->sources);
+	return r->lines && r->sources;
+}
+
+static void end(struct repeat *r)
+{
+	close_target(&r->target);
+	if (r->directory >= 0)
+		close(r->directory);
+	free(r->text);
+	free(r->lines);
+	free(r->sources);
+}
+
 int repeat_hook(const struct state *state, const struct request *request, int argc, char **argv)
 {
-	char words[2 * PATH_MAX];
+	char words[2 * PATH_MAX], context[sizeof state->id + 16];
+	struct repeat r;
+	int status = -1;
 	size_t size = add_words(words, sizeof words, 0, SCHEMA);
 	size = add_words(words, sizeof words, size, NVHOOK_VERSION);
 	for (int i = 1; i < argc; i++)
 		size = add_words(words, sizeof words, size, argv[i]);
-	struct repeat r = { .state = state, .directory = -1 };
-	int status = -1;
-	if (!request->repeatable || size > sizeof words || !is_plain(state->id) || state->pid <= 1 || getenv("NVHOOK_DEBUG"))
-		return -1;
-	r.directory = open_recordings();
-	if (r.directory < 0)
-		return -1;
-	r.lines = calloc(OPERATIONS, sizeof *r.lines);
-	r.sources = calloc(OPERATIONS, sizeof *r.sources);
-	if (open_target(state, request, &r.target) && r.lines && r.sources && find(&r, request, words, size))
+	snprintf(context, sizeof context, "container=%s", state->id);
+	if (begin(&r, request, state->id) && size <= sizeof words && state->pid > 1 &&
+	    open_target(state, request, &r.target) && find(&r, request, words, size)) {
+		r.context = context;
 		status = repeat(&r);
-	close_target(&r.target);
-	close(r.directory);
-	free(r.text);
-	free(r.lines);
-	free(r.sources);
+	}
+	end(&r);
 	return status;
+}
+
+/* Put a new file in the place of one, with its owner and permissions. */
+static bool replace_document(const char *document, const char *text, size_t size)
+{
+	char directory[PATH_MAX];
+	struct stat st;
+	const char *slash = strrchr(document, '/');
+	if (!slash || stat(document, &st) < 0 ||
+	    !path_of(directory, sizeof directory, "%.*s/", (int)(slash - document), document))
+		return false;
+	int at = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	bool done = at >= 0 && nvh_replace_file(at, slash + 1, text, size, st.st_mode, st.st_uid, st.st_gid) == 0;
+	if (at >= 0)
+		close(at);
+	return done;
+}
+
+int repeat_edit(const char *document, const char *bundle, const char *launcher, const char *config, const char *text,
+		size_t size, const struct request *request)
+{
+	char words[3 * PATH_MAX], context[PATH_MAX + 16];
+	const char *const said[] = { SCHEMA, NVHOOK_VERSION, "runtime", config, launcher };
+	struct span items[ADDITIONS] = { { NULL, NULL } };
+	struct repeat r;
+	size_t words_size = 0, spliced_size;
+	for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+		words_size = add_words(words, sizeof words, words_size, said[i]);
+	snprintf(context, sizeof context, "bundle=%s", bundle);
+	bool done = begin(&r, request, bundle) && !request->gpu_hooks && words_size <= sizeof words &&
+		    find(&r, request, words, words_size), any = false;
+	for (size_t i = 0; done && i < r.count; i++)
+		if (is_kind(&r.lines[i], "splice")) {
+			uint64_t list = field(&r.lines[i], 1);
+			done = list < ADDITIONS && !items[list].from;
+			if (done)
+				items[list] = (struct span){ r.lines[i].data, r.lines[i].data + r.lines[i].size };
+			any = true;
+		}
+	if (done && any) {
+		char *spliced = splice_items(text, size, request, items, &spliced_size);
+		done = spliced && replace_document(document, spliced, spliced_size);
+		free(spliced);
+	}
+	if (done) {
+		r.context = context;
+		write_log(&r);
+	}
+	end(&r);
+	return done ? 0 : -1;
 }

@@ -45,11 +45,15 @@ struct devices;
 /* Allow what a recording's lines say for a process, in its cgroups; NULL where Python has to. */
 struct devices *allow_devices(const struct line *lines, size_t count, int process, const char *host_mounts,
 			      size_t mounts_size, int directory);
-/* Is a process in a unit of systemd's that we are not in? kernel/cgroup.py, unit_of. */
-bool in_unit(int process);
 /* Take it back, or, if that is kept, only close what is open. */
 void end_devices(struct devices *devices, bool keep);
 
+/* The systemd unit that a process is in: empty if it is in none, or in ours. False: it has gone. */
+bool unit_of(int process, char *unit, size_t size);
+
 /* repeat.c */
+/* Edit a config.json, which is the text that request was read of; -1: Python has to. */
+int repeat_edit(const char *document, const char *bundle, const char *launcher, const char *config, const char *text,
+		size_t size, const struct request *request);
 /* The exit status of a hook, or -1 where nothing was done: Python has to start. */
 int repeat_hook(const struct state *state, const struct request *request, int argc, char **argv);

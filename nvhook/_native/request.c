@@ -6,8 +6,9 @@
  * Python adds to a config.json (formats/oci_edit.py) depends on what it finds there:
  *   linux.devices, linux.resources.devices, process.user.additionalGids   in the digest
  *   hooks: its own and NVIDIA's are replaced                               gpu_hooks
- *   process.env, mounts, other hooks: what equals an addition is not added again. A variable
- *     that nvhook adds is in the digest; other vendors' additions are not repeated.
+ *   process.env, mounts, other hooks: what equals an addition is not added again. Of these the
+ *     digest has nvhook's own variables and nothing else, so that another vendor's CDI additions
+ *     can't be repeated by it.
  */
 #define _GNU_SOURCE
 #include "request.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sha256.h"
+#include "blake2b.h"
 #include "syscalls.h"
 
 /* What Python refuses to read (formats/oci.py). */
@@ -52,7 +53,7 @@ const struct node_type node_types[NODES] = {
 
 struct walk {
 	struct json json;
-	struct sha256 sha;
+	struct blake2b hash;
 	struct request *out;
 	struct span key; /* of the map's member that is being read */
 	bool is_odd, has_escaped_name;
@@ -71,8 +72,8 @@ static struct span text_of(const struct request *request, enum node n)
 static void note(struct walk *w, enum node n, struct span span)
 {
 	uint64_t head[2] = { n, (uint64_t)(span.to - span.from) };
-	sha256_add(&w->sha, head, sizeof head);
-	sha256_add(&w->sha, span.from, (size_t)(span.to - span.from));
+	blake2b_add(&w->hash, head, sizeof head);
+	blake2b_add(&w->hash, span.from, (size_t)(span.to - span.from));
 }
 
 static void variable(struct walk *w)
@@ -187,7 +188,7 @@ static void value(struct walk *w, enum node n)
 static bool walk(struct walk *w, enum node n, const char *text, size_t size, struct request *out)
 {
 	*w = (struct walk){ .json = { .at = text, .end = text + size }, .out = out };
-	sha256_start(&w->sha);
+	blake2b_start(&w->hash);
 	value(w, n);
 	return json_done(&w->json) && !w->is_odd;
 }
@@ -207,7 +208,7 @@ bool read_state(const char *text, size_t size, struct state *out)
 		*out->bundle = '\0';
 	/* What follows the digits in a text that was understood ends the number. */
 	char *end = NULL;
-	long number = pid.from && pid.to - pid.from <= 10 ? strtol(pid.from, &end, 10) : 0;
+	long number = pid.from ? strtol(pid.from, &end, 10) : 0;
 	out->pid = end == pid.to && number > 1 && number <= INT32_MAX ? (int)number : 0;
 	return json_copy(text_of(&at, STATE_ID), out->id, sizeof out->id) && *out->id && *out->bundle && out->pid &&
 	       is_good;
@@ -263,7 +264,7 @@ struct request read_request(const char *text, size_t size)
 			 *out.root_path;
 	char user = out.user_namespace;
 	note(&w, NAMESPACE, (struct span){ &user, &user + 1 });
-	sha256_end(&w.sha, out.digest);
+	blake2b_end(&w.hash, out.digest);
 	return out;
 }
 
@@ -272,13 +273,4 @@ int nvh_request_digest(const char *config, size_t size, uint8_t digest[32])
 	struct request request = read_request(config, size);
 	memcpy(digest, request.digest, sizeof request.digest);
 	return request.repeatable;
-}
-
-int nvh_sha256(const void *data, size_t size, uint8_t digest[32])
-{
-	struct sha256 sha;
-	sha256_start(&sha);
-	sha256_add(&sha, data, size);
-	sha256_end(&sha, digest);
-	return 0;
 }

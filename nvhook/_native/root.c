@@ -26,7 +26,7 @@
 struct directory {
 	struct directory *next;
 	char *path;
-	int fd, empty; /* empty: the first file that was made on this mount; later ones are links to it */
+	int fd, empty; /* empty: the first file that was made here; later ones on this mount are links to it */
 	int64_t mount;
 	bool ours;   /* on the root's own mount, or one of nvhook's */
 	bool volume; /* on a mount of something the host has, too: what is made there is made on the host */
@@ -156,20 +156,24 @@ int nvh_in_root(int root, const char *path, uint64_t flags)
 	return fd == -EAGAIN ? NVH_KEEPS_CHANGING : fd;
 }
 
-/* Kernel interfaces: a link of the image may lead there, a mount or a file never. */
-static int refuse_kernel_files(struct nvh_root *root, int fd, const char *path)
+/* Is it one of the kernel's interfaces? A link of the image may lead there, a mount or a file never. */
+static bool is_kernel_file(int fd, int64_t *magic)
 {
 	static const uint32_t magics[] = { 0x9FA0,     0x62656572, 0x27E0EB,   0x63677270, 0xCAFE4A11, 0x64626720,
 					   0x74726163, 0x73636673, 0x62656570, 0xDE5E81E4, 0x1CD1 };
-	int64_t magic = nvh_filesystem_magic(fd);
-	if (magic < 0)
-		return refuse(root, (int)magic, "look at", path);
+	*magic = nvh_filesystem_magic(fd);
 	for (size_t i = 0; i < sizeof magics / sizeof *magics; i++)
-		if (magics[i] == magic) {
-			root->refusal.magic = magic;
-			return refuse(root, NVH_KERNEL_FILES, "open directory", path);
-		}
-	return 0;
+		if (magics[i] == *magic)
+			return true;
+	return *magic < 0;
+}
+
+static int refuse_kernel_files(struct nvh_root *root, int fd, const char *path)
+{
+	if (!is_kernel_file(fd, &root->refusal.magic))
+		return 0;
+	int error = root->refusal.magic < 0 ? (int)root->refusal.magic : NVH_KERNEL_FILES;
+	return refuse(root, error, error == NVH_KERNEL_FILES ? "open directory" : "look at", path);
 }
 
 static bool is_own(const struct nvh_root *root, int64_t mount)
@@ -212,6 +216,9 @@ static bool is_of_the_host(const struct nvh_root *root, int64_t mount)
 	const char *device = memchr(line, ' ', length);
 	device = device ? memchr(device + 1, ' ', (size_t)(end - device - 1)) : NULL;
 	const char *after = device ? memchr(device + 1, ' ', (size_t)(end - device - 1)) : NULL;
+	/* Only what is made for a container is; of anything else there may be mounts that are not seen here. */
+	if (!memmem(line, length, " - tmpfs ", 9) && !memmem(line, length, " - overlay ", 11))
+		return true;
 	return !after || memmem(root->host_mounts, root->host_size, device, (size_t)(after + 1 - device));
 }
 
@@ -390,12 +397,11 @@ static int make_as_owner(struct nvh_root *root, int at, bool ours, const struct 
 {
 	if (root->uid == root->own_uid && root->gid == root->own_gid)
 		return make_at(at, m);
-	int error = nvh_setfsids(root->uid, root->gid);
-	if (!error)
-		error = make_at(at, m);
+	int taken = nvh_setfsids(root->uid, root->gid);
+	int error = taken < 0 ? taken : make_at(at, m);
 	int back = nvh_setfsids(root->own_uid, root->own_gid);
-	if (back < 0)
-		return back;
+	if (taken < 0 || back < 0)
+		return taken < 0 ? taken : back;
 	if (ours && (error == -EACCES || error == -EPERM || error == -EOVERFLOW))
 		return make_at(at, m);
 	return error;
@@ -470,6 +476,15 @@ static int move(struct nvh_root *root, const char *path, int source, int target,
 	return error < 0 ? refuse(root, error, "mount", path) : 1;
 }
 
+/* An empty file that was made on a mount before; -1. */
+static int empty_file(const struct nvh_root *root, int64_t mount)
+{
+	for (const struct directory *each = root->directories; each; each = each->next)
+		if (each->mount == mount && each->empty >= 0)
+			return each->empty;
+	return -1;
+}
+
 int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 {
 	struct directory *parent;
@@ -485,7 +500,7 @@ int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 	if (target < 0 && errno == ENOENT) {
 		if (parent->volume)
 			return refuse(root, NVH_VOLUME, "create", path);
-		struct making m = { .kind = directory ? NVH_DIRECTORY : NVH_FILE, .name = name, .empty = parent->empty };
+		struct making m = { .kind = directory ? NVH_DIRECTORY : NVH_FILE, .name = name, .empty = empty_file(root, parent->mount) };
 		error = announce(root, (struct nvh_step){ .kind = m.kind, .path = path });
 		if (error)
 			return error;
@@ -507,7 +522,7 @@ int nvh_root_attach(struct nvh_root *root, const char *path, int source)
 		root->refusal.mode = there.st_mode;
 		error = refuse(root, NVH_WRONG_TYPE, directory ? "a directory" : "a regular file", path);
 	}
-	if (made && !directory && parent->empty < 0 && error > 0)
+	if (made && !directory && error > 0 && empty_file(root, parent->mount) < 0)
 		parent->empty = target;
 	else
 		close(target);
@@ -605,23 +620,21 @@ static char *read_all(int fd, size_t *size)
 	return data;
 }
 
-int nvh_root_reopen(const struct nvh_root *root, const char *number)
-{
-	int fd = openat(root->fds, number, O_RDONLY | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
+int nvh_root_fds(const struct nvh_root *root) { return root->fds; }
 
-/* Open a regular file for reading: only when it is known to be one, because opening a device does things. */
-static int open_regular(const struct nvh_root *root, int at, const char *name, struct stat *st)
+int nvh_open_regular(int fds, int handle, struct stat *st)
 {
 	char number[16];
-	int place = openat(at, name, HANDLE);
-	if (place < 0 || fstat(place, st) < 0)
+	int64_t magic;
+	if (fstat(handle, st) < 0)
 		return -errno;
-	snprintf(number, sizeof number, "%d", place);
-	int fd = S_ISREG(st->st_mode) ? nvh_root_reopen(root, number) : NVH_CHANGED;
-	close(place);
-	return fd;
+	if (!S_ISREG(st->st_mode))
+		return NVH_CHANGED;
+	if (is_kernel_file(handle, &magic))
+		return NVH_KERNEL_FILES;
+	snprintf(number, sizeof number, "%d", handle);
+	int fd = openat(fds, number, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
 /* Tell the recorder that a file will be replaced; returns its mode, or 0 where there is none. */
@@ -630,6 +643,10 @@ static int announce_content(struct nvh_root *root, const struct directory *paren
 {
 	struct nvh_step step = { .kind = NVH_CONTENT, .path = path, .data = data, .size = size };
 	struct stat st;
+	if (fstat(parent->fd, &st) < 0)
+		return refuse(root, -errno, "write", path);
+	step.device = st.st_dev;
+	step.inode = st.st_ino;
 	bool covered = parent->ours && parent->mount != root->own[0]; /* goes with the mount that covers it */
 	if (fstatat(parent->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		if (errno != ENOENT)
@@ -642,7 +659,12 @@ static int announce_content(struct nvh_root *root, const struct directory *paren
 	}
 	if (covered)
 		return (int)(st.st_mode & MODE);
-	int fd = open_regular(root, parent->fd, name, &st);
+	int place = openat(parent->fd, name, HANDLE);
+	int fd = place < 0 ? -errno : nvh_open_regular(root->fds, place, &st);
+	if (fd == NVH_KERNEL_FILES)
+		root->refusal.magic = nvh_filesystem_magic(place);
+	if (place >= 0)
+		close(place);
 	if (fd < 0)
 		return refuse(root, fd, "read", path);
 	step.old_data = read_all(fd, &step.old_size);
@@ -767,8 +789,13 @@ static int undo_link(struct nvh_root *root, const struct directory *parent, cons
 
 static int undo_content(struct nvh_root *root, const struct directory *parent, const char *name, const struct nvh_step *step)
 {
+	struct stat st;
 	if (parent->volume)
 		return NVH_VOLUME;
+	if (fstat(parent->fd, &st) < 0)
+		return -errno;
+	if (st.st_dev != step->device || st.st_ino != step->inode) /* another directory has this name now */
+		return NVH_CHANGED;
 	struct making m = { .kind = NVH_CONTENT, .name = name, .data = step->old_data, .size = step->old_size,
 			    .mode = step->mode, .uid = NOBODY, .remove = !step->old_data };
 	if (step->uid != root->uid || step->gid != root->gid) {

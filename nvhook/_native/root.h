@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct stat;
+
 /* cdef begin */
 enum { NVH_DIRECTORY, NVH_FILE, NVH_LINK, NVH_CONTENT, NVH_MOUNT };
 
@@ -39,7 +41,7 @@ struct nvh_step {
 	const char *data, *old_data;	 /* a file's bytes, and those before; NULL: it was not there */
 	size_t size, old_size;
 	uint32_t mode, uid, gid;	 /* of the file before */
-	uint64_t device, inode;		 /* st_dev and st_ino of what is mounted */
+	uint64_t device, inode;		 /* of what is mounted; of a file's directory */
 };
 
 typedef int (*nvh_recorder)(void *context, const struct nvh_step *step);
@@ -94,5 +96,10 @@ int nvh_replace_file(int dirfd, const char *name, const void *data, size_t size,
 int nvh_in_root(int root, const char *path, uint64_t flags);
 /* cdef end */
 
-/* Open a descriptor again, for reading, by its number; in the container's namespace, too. */
-int nvh_root_reopen(const struct nvh_root *root, const char *number);
+/* Our /proc/self/fd: in the container's namespace /proc may be anything. */
+int nvh_root_fds(const struct nvh_root *root);
+/*
+ * Open what a descriptor of O_PATH is for reading, by its number in /proc/self/fd, if it is a regular file and
+ * none of the kernel's: opening a device does things, reading some of /proc waits for ever.
+ */
+int nvh_open_regular(int fds, int handle, struct stat *st);

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "launcher.h"
+#include "repeat.h"
 #include "request.h"
 
 #include <errno.h>
@@ -266,7 +267,10 @@ static int prepare(const struct call *call, const char *config)
 		return 0; /* what is missing, the real runtime says best */
 	size_t size;
 	const char *text = map_config(place, &size);
-	if (text && !read_request(text, size).wanted)
+	struct request request = { .wanted = true };
+	if (text)
+		request = read_request(text, size);
+	if (!request.wanted)
 		return 0;
 	*settings = '\0';
 	if (!absolute(given, bundle, sizeof bundle) || !absolute(place, document, sizeof document) ||
@@ -274,6 +278,8 @@ static int prepare(const struct call *call, const char *config)
 		return fail("the bundle's or the configuration's path can't be made absolute", hint);
 	if (!launcher_path(launcher, sizeof launcher))
 		return fail("can't find its own executable", "is /proc mounted?");
+	if (repeat_edit(document, bundle, launcher, settings, text, size, &request) == 0)
+		return 0;
 	char *argv[] = { "nvhook", "runtime", bundle, document, launcher, settings,
 			 (char *)(call->log ? call->log : ""), (char *)(call->log_format ? call->log_format : ""),
 			 NULL };

@@ -54,7 +54,7 @@ static void put_members(struct output *out, enum node object)
 	}
 }
 
-char *splice(const char *text, size_t size, const struct request *request, const struct span items[ADDITIONS],
+char *splice_items(const char *text, size_t size, const struct request *request, const struct span items[ADDITIONS],
 	     size_t *spliced_size)
 {
 	const struct place *places = request->places;

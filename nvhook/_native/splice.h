@@ -12,6 +12,6 @@ enum addition { ADD_DEVICES, ADD_ENV, ADD_RULES, ADD_MOUNTS, ADD_GIDS, ADD_HOOKS
  * to be freed. request is what was read of the text. NULL if something on the way is null or the
  * request was not understood: then it's Python's.
  */
-char *splice(const char *text, size_t size, const struct request *request, const struct span items[ADDITIONS],
+char *splice_items(const char *text, size_t size, const struct request *request, const struct span items[ADDITIONS],
 	     size_t *spliced_size);
 /* cdef end */

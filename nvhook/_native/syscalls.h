@@ -42,7 +42,9 @@ int nvh_bpf_link_update(int link_fd, int new_prog_fd, int old_prog_fd);
 int nvh_request_digest(const char *config, size_t size, uint8_t digest[32]);
 /* The name of the recordings of a request: words say what was called, NUL-terminated. */
 int nvh_recording_key(const void *words, size_t size, const uint8_t request[32], char key[65]);
-int nvh_sha256(const void *data, size_t size, uint8_t digest[32]);
+
+/* The device list of a systemd unit: put devices ("c 195:1 rw" in lines) on it or take them off; how many. */
+int nvh_systemd_devices(const char *path, const char *unit, const char *devices, int forget, int seconds, char why[256]);
 
 /* What confines a helper program (ldconfig): seccomp allow-list. */
 int nvh_seccomp_ldconfig(void);

@@ -2,8 +2,6 @@
 
 import os
 import stat
-import sysconfig
-import tempfile
 from dataclasses import dataclass
 
 from nvhook.config import Config
@@ -129,7 +127,11 @@ def _devices(wanted: Wanted) -> tuple[str, ...]:
 def launcher() -> str:
     """Return nvhook's own launcher: it says where it is; pip has it beside its interpreter."""
     named = os.environ.get(LAUNCHER_VARIABLE)
-    return named or os.path.join(sysconfig.get_path("scripts"), "nvhook")
+    if named:
+        return named
+    import sysconfig
+
+    return os.path.join(sysconfig.get_path("scripts"), "nvhook")
 
 
 def verify(spec: Spec) -> None:
@@ -178,6 +180,8 @@ def write(path: str, text: str) -> bool:
 
     Raises: OSError; the old file is there then.
     """
+    import tempfile  # not loaded for standard output
+
     data = text.encode()
     try:
         with open(path, "rb") as current:

@@ -59,7 +59,8 @@ def default() -> None:
       nvhook config default > /etc/nvhook/config.toml
     """
     for setting in config.SETTINGS:
-        click.echo(f"# {setting.doc}\n{setting.key} = {_toml(setting.default)}\n")
+        value = getattr(config.DEFAULTS, setting.attribute)
+        click.echo(f"# {setting.doc}\n{setting.key} = {_toml(value)}\n")
 
 
 @command.command("import")

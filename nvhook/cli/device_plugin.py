@@ -12,7 +12,8 @@ import click
 from nvhook.cli.options import config_option, config_path, load_config
 from nvhook.errors import UnsupportedError
 from nvhook.kubelet.configuration import Given, read
-from nvhook.kubelet.options import OPTIONS, Option
+from nvhook.kubelet.settings import OPTIONS
+from nvhook.settings import FLAG_SHAPE, LIST_SHAPE, Setting
 
 if TYPE_CHECKING:
     from nvhook.kubelet.settings import Settings
@@ -26,7 +27,7 @@ _FILE = (
 )
 
 
-def plugin_options(*options: Option) -> Callable[[F], F]:
+def plugin_options(*options: Setting) -> Callable[[F], F]:
     """Add options, --config-file, --config-name and --config; given() has what is given."""
 
     def add(function: F) -> F:
@@ -69,7 +70,7 @@ def _text_option(name: str, metavar: str, text: str) -> Callable[[F], F]:
     )
 
 
-def _add(option: Option) -> Callable[[F], F]:
+def _add(option: Setting) -> Callable[[F], F]:
     name = option.flags[0]
 
     def remember(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -78,8 +79,8 @@ def _add(option: Option) -> Callable[[F], F]:
         texts = value if isinstance(value, tuple) else (value,)
         ctx.meta.setdefault(_META_KEY, {})[name] = ",".join(map(str, texts))
 
-    is_flag = option.kind == "flag"
-    is_list = option.kind in {"choices", "channels", "selectors"}
+    is_flag = option.kind.shape == FLAG_SHAPE
+    is_list = option.kind.shape == LIST_SHAPE
     return click.option(
         *option.flags,
         name.lstrip("-").replace("-", "_"),
@@ -90,7 +91,7 @@ def _add(option: Option) -> Callable[[F], F]:
         flag_value="true" if is_flag else None,
         expose_value=False,
         callback=remember,
-        help=f"{option.help} [{option.variables[0]}]",
+        help=f"{option.doc} [{option.variables[0]}]",
     )
 
 

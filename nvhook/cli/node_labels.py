@@ -7,7 +7,7 @@ import click
 from nvhook.cli.device_plugin import given, plugin_options
 from nvhook.cli.options import load_config
 from nvhook.kubelet.configuration import read, read_labels
-from nvhook.kubelet.options import LABEL_OPTIONS, OPTIONS
+from nvhook.kubelet.settings import LABEL_OPTIONS, OPTIONS
 
 # Those of the device plugin that decide what there is.
 _FIELDS = (
@@ -19,7 +19,7 @@ _FIELDS = (
     "include",
     "exclude",
 )
-_SHARED = tuple(option for option in OPTIONS if option.field in _FIELDS)
+_SHARED = tuple(option for option in OPTIONS if option.attribute in _FIELDS)
 
 
 @click.command("node-labels")

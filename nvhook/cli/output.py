@@ -7,12 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from nvhook.core.inventory import MigDevice
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nvhook.core.inventory import Device
 
 WIDE = 250  # columns for a pipe or a file, where nothing should be folded
@@ -25,6 +25,8 @@ def print_json(document: object) -> None:
 
 def table(*columns: str, title: str = "") -> Table:
     """Return an empty table whose cells are not folded; "#N" is a column of numbers."""
+    from rich.table import Table
+
     result = Table(title=title or None, title_justify="left", box=None, header_style="bold")
     for column in columns:
         right = column.startswith("#")
@@ -35,6 +37,8 @@ def table(*columns: str, title: str = "") -> Table:
 
 def print_tables(*items: Table | str) -> None:
     """Print tables and lines of text to stdout."""
+    from rich.console import Console  # not loaded for JSON
+
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE)
     for item in items:
         # Names come from the host and from containers: no markup in them.

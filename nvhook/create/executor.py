@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nvhook.core.edits import Edit, Plan
     from nvhook.create.recording import Recording
     from nvhook.create.target import Target
+    from nvhook.kernel.device_rules import DeviceRule
     from nvhook.kernel.process import Process
     from nvhook.kernel.root import Root
     from nvhook.log import Log
@@ -57,11 +58,10 @@ def apply(
     sources = work.open_sources(plan.edits, log)
     if cgroup is not None:
         # Before anything else: a cgroup above may refuse, and rules end with the cgroup.
-        wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
-        for note in cgroup.allow(wanted):
+        for note in cgroup.allow(rules):
             log.info("device rules", done=note)
         if recording is not None:
-            recording.rules(cgroup, wanted)
+            recording.rules(cgroup, rules)
     complete = False
     with target.process.mount_namespace():
         try:
@@ -83,13 +83,20 @@ def apply(
             raise
 
 
-def rules_of(plan: Plan) -> list[CgroupRule]:
-    """Return the device rules of a plan."""
-    return [edit for edit in plan.edits if isinstance(edit, CgroupRule)]
+def rules_of(plan: Plan) -> list[DeviceRule]:
+    """Return the device rules of a plan, as the kernel's side has them."""
+    return [
+        (edit.type, edit.major, edit.minor, edit.access)
+        for edit in plan.edits
+        if isinstance(edit, CgroupRule)
+    ]
 
 
 def keep_over_reload(
-    rules: Iterable[CgroupRule], process: Process, log: Log, recording: Recording | None = None
+    rules: list[DeviceRule],
+    process: Process,
+    log: Log,
+    recording: Recording | None = None,
 ) -> None:
     """Let systemd know of a container's devices, where the container's cgroup is a unit of its.
 
@@ -98,23 +105,23 @@ def keep_over_reload(
     """
     from nvhook.kernel import cgroup as device_cgroup
 
-    wanted = [(rule.type, rule.major, rule.minor, rule.access) for rule in rules]
+    if recording is not None:
+        for each in rules:
+            recording.operation("unit", *each)
     try:
-        unit = device_cgroup.unit_of(process) if wanted else ""
+        unit = device_cgroup.unit_of(process) if rules else ""
     except ContainerError as error:
         log.warning("systemd is not told", why=error)
         return
     if not unit:
-        if wanted and recording is not None:
-            recording.operation("no-unit")
         return
-    observations.spoil("systemd is told of the container's devices")
     from nvhook.kernel import systemd
 
     try:
-        log.info("systemd", done=systemd.allow(unit, wanted))
+        log.info("systemd", done=systemd.allow(unit, rules))
     except HostError as error:
         log.warning("systemctl daemon-reload will take the GPU away", why=error)
+        observations.spoil("systemd could not be told of the container's devices")
 
 
 class Application:

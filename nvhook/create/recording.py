@@ -32,7 +32,7 @@ MAX_FILES = 512
 MAX_BYTES = 64 << 20
 # Raise it with every change of the format, or of what an operation means.
 SCHEMA = "nvhook-recording 2"
-_REASON = ".why"
+REASON = ".why"  # ends the name of a file that says why a kind of container has no recording
 _WHOLE = 1 << 20  # no recording is larger: the launcher's limit
 
 
@@ -104,22 +104,23 @@ class Recording:
     def _write(self, directory: int, key: str, host: bytes, root: bytes, log: Log) -> None:
         if self.notes.spoilt:
             log.debug("not recorded", why=self.notes.spoilt)
-            _replace(directory, key + _REASON, self.notes.spoilt.encode())
+            _replace(directory, key + REASON, os.fsencode(self.notes.spoilt))
             return
         head = b"".join([SCHEMA.encode(), b"\n", host])
         whole = b"".join([head, root, *self._operations, b"end\n"])
         if len(whole) > _WHOLE:
-            _replace(directory, key + _REASON, b"the recording is too large")
+            _replace(directory, key + REASON, b"the recording is too large")
             return
         for name, data in self._files.items():
             _replace(directory, name, data)
         _replace(directory, f"{key}.{_slot(directory, key, head)}", whole)
-        _unlink(directory, key + _REASON)
+        _unlink(directory, key + REASON)
         _sweep(directory)
 
     @staticmethod
     def _basis(value: object) -> str:
-        return observations.digest(f"{SCHEMA}\n{encode(value)}".encode())
+        # Another version may make something else of it.
+        return observations.digest(f"{SCHEMA}\n{__version__}\n{encode(value)}".encode())
 
 
 def key_of(words: Sequence[str], config_json: bytes) -> str:

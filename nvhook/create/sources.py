@@ -1,8 +1,10 @@
 """What edits bring from the host: cloned before anything of the container is looked at."""
 
-import _stat as stat
+from __future__ import annotations
+
 import errno
-import posix
+import os
+import stat
 
 from nvhook._native import SyscallError
 from nvhook.core.edits import DeviceNode, Mount
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 DEVICE_OPTIONS = ("ro", "nosuid", "noexec")
 
 
-def open_source(edit: "Edit", log: "Log") -> int | None:
+def open_source(edit: Edit, log: Log) -> int | None:
     """Clone what an edit brings from the host; None for an edit without a source."""
     if isinstance(edit, DeviceNode):
         fd = _clone(edit.host_path, DEVICE_OPTIONS)
-        status = posix.fstat(fd)
-        numbers = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+        status = os.fstat(fd)
+        numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
         if not stat.S_ISCHR(status.st_mode) or numbers != (edit.major, edit.minor):
             raise HostError(f"{edit.host_path} is not the device {edit.major}:{edit.minor}")
         return fd

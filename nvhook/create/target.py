@@ -1,6 +1,8 @@
 """A container that is created but not yet pivoted, opened to be changed."""
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.errors import ContainerError
 from nvhook.kernel import mountinfo
@@ -25,7 +27,7 @@ class Target:
                 "the state names a process that has ended, or the container has no mount namespace",
             )
         fd = self.process.open_directory(root_path)
-        root, host = posix.fstat(fd), posix.stat("/")
+        root, host = os.fstat(fd), os.stat("/")
         if (root.st_dev, root.st_ino) == (host.st_dev, host.st_ino):
             raise ContainerError("the container's root is the host's own root directory")
         # Once: on a node with thousands of mounts the kernel takes milliseconds to write it.

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Iterable
 
+from nvhook.create import recording
 from nvhook.doctor.check import Check, failed, listed, not_applicable, not_checked, ok
 from nvhook.doctor.facts import HostFacts
 from nvhook.doctor.host_checks import NO_DRIVER
@@ -19,7 +20,12 @@ NVIDIA = "nvidia.com/"
 
 def checks(facts: HostFacts) -> tuple[Check, ...]:
     """Check nvhook's files."""
-    return (log_file(facts.config.log_path), inventory(facts), cdi_specs(facts))
+    return (
+        log_file(facts.config.log_path),
+        inventory(facts),
+        recordings(facts),
+        cdi_specs(facts),
+    )
 
 
 def log_file(path: str) -> Check:
@@ -49,6 +55,47 @@ def log_file(path: str) -> Check:
             return not_checked(name, f"{path} is root's: {error.strerror}")
         return failed(name, f"{path}: {error.strerror}", expected, "set log-path")
     return ok(name, path)
+
+
+def recordings(facts: HostFacts) -> Check:
+    """Tell whether starts are recorded and repeated, and why some are not."""
+    name = "recordings"
+    path = recording.path()
+    if not facts.config.recordings:
+        return ok(name, "recordings = false: Python gives each container its GPUs")
+    try:
+        status = os.lstat(path)
+        names = sorted(os.listdir(path))
+    except FileNotFoundError:
+        return ok(name, "none yet: the first container's start makes one")
+    except OSError as error:
+        return not_checked(name, f"{path}: {error.strerror}")
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != 0
+        or stat.S_IMODE(status.st_mode) & 0o077
+    ):
+        return failed(
+            name,
+            f"{path} is not root's alone: it is not used, and each start needs Python",
+            "a directory of root's with mode 0700",
+            f"rm -r {path}",
+        )
+    kinds = {each.partition(".")[0] for each in names if each[-1:].isdigit() and "." in each}
+    refused = [each for each in names if each.endswith(recording.REASON)]
+    saw = f"{len(kinds)} kinds of containers start without Python"
+    if refused:
+        reasons = sorted({_reason(f"{path}/{each}") for each in refused})
+        saw += f"; {len(refused)} do not: {listed(reasons, 2)}"
+    return ok(name, saw)
+
+
+def _reason(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(200)
+    except OSError as error:
+        return error.strerror or "unknown"
 
 
 def inventory(facts: HostFacts) -> Check:

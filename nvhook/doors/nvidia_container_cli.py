@@ -3,7 +3,9 @@
 containerd's hook gives the process and the root as arguments, and nothing on standard input.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 import sys
 
 from nvhook.errors import NvhookError, RequestError, UnsupportedError, one_line
@@ -90,7 +92,7 @@ class Call:
                 raise RequestError(f"unknown option {name}", "nvidia-container-cli --help")
 
 
-def main(arguments: list[str]) -> "NoReturn":
+def main(arguments: list[str]) -> NoReturn:
     """Run a command and end the process: 0 done, 1 failed, 2 usage.
 
     arguments: ``container_cli``, nvhook's configuration file or nothing, NVIDIA's command line.
@@ -109,12 +111,12 @@ def main(arguments: list[str]) -> "NoReturn":
         failure = error
         line = one_line(f"internal error: {type(error).__name__}: {error}")
     else:
-        posix._exit(code)
+        os._exit(code)
     log.error(line)
     print(f"nvidia-container-cli: {line}", file=sys.stderr, flush=True)
-    if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
+    if os.environ.get("NVHOOK_DEBUG") == "1":
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
-    posix._exit(1)
+    os._exit(1)
 
 
 def _run(config_path: str | None, words: list[str], log: Log) -> int:
@@ -149,7 +151,7 @@ def _run(config_path: str | None, words: list[str], log: Log) -> int:
     return 0
 
 
-def _configure(call: Call, settings: "Config", log: Log) -> None:
+def _configure(call: Call, settings: Config, log: Log) -> None:
     from nvhook.core.request import Request, parse_capabilities, parse_devices
     from nvhook.create import executor, pipeline
     from nvhook.create.target import Target
@@ -194,7 +196,7 @@ def _configure(call: Call, settings: "Config", log: Log) -> None:
     )
 
 
-def _list(call: Call, inventory: "Inventory") -> None:
+def _list(call: Call, inventory: Inventory) -> None:
     asked_devices = call.lists["--device"]
     everything = not asked_devices and not any(name in call.options for name in _LISTS)
     if everything or asked_devices:
@@ -211,7 +213,7 @@ def _list(call: Call, inventory: "Inventory") -> None:
                 print(library.path)
 
 
-def _list_nodes(devices: str, inventory: "Inventory") -> None:
+def _list_nodes(devices: str, inventory: Inventory) -> None:
     from nvhook.core.catalog import CONTROL_NODES
     from nvhook.core.mig_plans import node_names
     from nvhook.core.request import parse_devices
@@ -228,7 +230,7 @@ def _list_nodes(devices: str, inventory: "Inventory") -> None:
             print(f"/dev/{node.name}")
 
 
-def _info(inventory: "Inventory") -> None:
+def _info(inventory: Inventory) -> None:
     print(f"NVRM version:   {inventory.driver_version}")
     print(f"CUDA version:   {inventory.cuda_version}")
     for gpu in inventory.gpus:

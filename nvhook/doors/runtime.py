@@ -5,21 +5,25 @@ those it runs this, waits, and then becomes the real runtime: same arguments, en
 Here only the bundle's config.json is edited, in one step; on failure it is as it was.
 """
 
-import posix
+from __future__ import annotations
+
+import os
 import sys
 import time
 
 from nvhook import config as configuration
+from nvhook import observations
 from nvhook._native import call, lib
 from nvhook.core.edits import MOUNTS_BY_HOOK, MOUNTS_IN_SPEC
 from nvhook.core.layout import ContainerLayout
 from nvhook.core.oci_render import gave_cdi, is_gpu_hook, render
 from nvhook.core.request import REQUEST_PREFIX, from_container
 from nvhook.create import pipeline
+from nvhook.create.recording import Recording
 from nvhook.errors import ConfigError, FormatError, NvhookError, one_line
 from nvhook.formats.json_splice import encode
 from nvhook.formats.oci import container_of, parse_document
-from nvhook.formats.oci_edit import Additions, add
+from nvhook.formats.oci_edit import LISTS, Additions, splice
 from nvhook.log import Log
 from nvhook.record import replace
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     from nvhook.config import Config
     from nvhook.core.request import Request
+    from nvhook.formats.json_splice import Splice
     from nvhook.formats.oci import ContainerConfig
 
 STAGE = "createRuntime"
@@ -39,7 +44,7 @@ _SHARED = ("shared", "rshared")
 _REPORT = "please report it, with the output of NVHOOK_DEBUG=1 in the engine's environment"
 
 
-def main(arguments: list[str]) -> "NoReturn":
+def main(arguments: list[str]) -> NoReturn:
     """Edit a bundle and end the process: 0 done or not a GPU container, 1 failed.
 
     arguments: ``runtime``, the bundle (absolute), its config.json, the path of the nvhook launcher,
@@ -58,14 +63,14 @@ def main(arguments: list[str]) -> "NoReturn":
         failure = error
         line = one_line(f"internal error: {type(error).__name__}: {error} (hint: {_REPORT})")
     else:
-        posix._exit(0)
+        os._exit(0)
     log.error(line)
     print(f"nvhook: {line}", file=sys.stderr)
     if log_path:
         _tell_engine(log_path, log_format, f"nvhook: {line}")
-    if posix.environ.get(b"NVHOOK_DEBUG") == b"1":
+    if os.environ.get("NVHOOK_DEBUG") == "1":
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
-    posix._exit(1)
+    os._exit(1)
 
 
 def edit_bundle(
@@ -77,6 +82,7 @@ def edit_bundle(
     """
     data = pipeline.read_config(config_json)
     document = parse_document(data)
+    recording = Recording()
     container = container_of(document, bundle)
     try:
         settings = configuration.load(config_path)
@@ -92,7 +98,13 @@ def edit_bundle(
     request = from_container(container, settings, warnings)
     for warning in warnings:
         log.warning(warning)
-    if request is None or gave_cdi(document):
+        recording.line(log, "warning", warning)
+    words = ["runtime", config_path or "", launcher]
+    if request is None:
+        if settings.recordings:
+            recording.keep(words, data, log)
+        return
+    if gave_cdi(document):
         return
     additions = _additions(request, container, settings)
     if request.needs_driver:
@@ -100,14 +112,30 @@ def edit_bundle(
         command = ["nvhook", "hook", STAGE, "--delegated", *options]
         hook: dict[str, object] = {"path": launcher, "args": command, "env": [*HOOK_ENVIRONMENT]}
         additions += Additions(hooks=((STAGE, hook),))
-    text = add(data.decode(), document, additions, is_gpu_hook)
-    _replace(config_json, text.encode())
-    log.info("edited", devices=len(additions.devices), source=request.source)
+    changes = splice(data.decode(), document, additions, is_gpu_hook)
+    _record(changes, recording)
+    _replace(config_json, changes.result().encode())
+    done = {"devices": len(additions.devices), "source": request.source}
+    log.info("edited", **done)
+    recording.line(log, "info", "edited", **done)
+    if settings.recordings:
+        recording.keep(words, data, log)
 
 
-def _additions(request: "Request", container: "ContainerConfig", settings: "Config") -> Additions:
+def _record(changes: Splice, recording: Recording) -> None:
+    """Record what is added to the lists of a config.json."""
+    appended = changes.appended()
+    if appended is None:
+        observations.spoil("config.json has devices or hooks that are replaced")
+        return
+    for path, items in appended.items():
+        recording.operation("splice", LISTS.index(path), data=items.encode())
+
+
+def _additions(request: Request, container: ContainerConfig, settings: Config) -> Additions:
     additions = Additions()
     if request.cdi_devices:
+        observations.spoil("CDI specs are read anew for each container")
         from nvhook.core.oci_cdi import additions_of
         from nvhook.host import cdi_registry
 
@@ -123,6 +151,7 @@ def _additions(request: "Request", container: "ContainerConfig", settings: "Conf
         if container.rootfs_propagation in _SHARED:
             mounts = MOUNTS_BY_HOOK
         if mounts == MOUNTS_IN_SPEC:
+            observations.spoil("which mounts a config.json needs depends on all that it has")
             # A spec has no loader cache: that, and what it lists first, is the hook's.
             from nvhook.create.preview import layout_of_root
 
@@ -136,13 +165,13 @@ def _replace(path: str, data: bytes) -> None:
     """Put a new file in the place of one, with its owner and permissions."""
     directory, _, name = path.rpartition("/")
     try:
-        status = posix.stat(path)
-        parent = posix.open(directory or "/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        status = os.stat(path)
+        parent = os.open(directory or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             owner = status.st_mode, status.st_uid, status.st_gid
             call(lib.nvh_replace_file, parent, name.encode(), data, len(data), *owner)
         finally:
-            posix.close(parent)
+            os.close(parent)
     except OSError as error:
         raise FormatError(f"{path} can't be written: {error.strerror}") from error
 
@@ -160,14 +189,14 @@ def _tell_engine(path: str, form: str, line: str) -> None:
         text = encode({"level": "error", "msg": line, "time": stamp})
     else:
         text = f'time="{stamp}" level=error msg={encode(line)}'
-    flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = posix.open(path, flags | posix.O_CLOEXEC, 0o644)
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     except OSError:
         return  # standard error has it, too
     try:
-        posix.write(fd, text.encode() + b"\n")
+        os.write(fd, text.encode() + b"\n")
     except OSError:
         pass
     finally:
-        posix.close(fd)
+        os.close(fd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from nvhook.errors import ConfigError
+from nvhook.settings import FLAG_SHAPE, TEXT_SHAPE, shaped, words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,7 +18,7 @@ else:
 PATH = "/etc/nvidia-container-runtime/config.toml"
 _CLI, _RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
 
-# NVIDIA's key -> nvhook's, and the type of the value.
+# NVIDIA's key -> nvhook's, and the value's shape; comma is a text that is a list, opposite a flag.
 _SAME: dict[str, tuple[str, str]] = {
     "disable-require": ("disable-require", "flag"),
     "accept-nvidia-visible-devices-envvar-when-unprivileged": (
@@ -129,13 +130,10 @@ def _take_compat_mode(value: object, values: dict[str, object], notes: list[str]
 
 
 def _convert(kind: str, value: object) -> bool | str | list[str] | None:
-    if kind in ("flag", "opposite"):
-        return (value is (kind == "flag")) if isinstance(value, bool) else None
-    if kind == "list":
-        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        return [str(item) for item in value] if good and isinstance(value, list) else None
-    if not isinstance(value, str):
-        return None
-    if kind == "comma":
-        return [item.strip() for item in value.split(",") if item.strip()]
-    return value
+    shape = {"opposite": FLAG_SHAPE, "comma": TEXT_SHAPE}.get(kind, kind)
+    plain = shaped(shape, value)
+    if kind == "opposite" and plain is not None:
+        return not plain
+    if kind == "comma" and isinstance(plain, str):
+        return words(plain)
+    return [*plain] if isinstance(plain, tuple) else plain

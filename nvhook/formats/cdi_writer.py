@@ -27,7 +27,11 @@ def dump_yaml(spec: Spec) -> str:
     """Return a spec as YAML text."""
     import yaml
 
-    text: str = yaml.safe_dump(_document(spec), sort_keys=False, width=1000, explicit_start=True)
+    # libyaml's writer, where it is there: the same bytes in a tenth of the time.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(
+        _document(spec), Dumper=dumper, sort_keys=False, width=1000, explicit_start=True
+    )
     return text
 
 

@@ -78,6 +78,12 @@ class Splice:
         if values:
             self._appended.setdefault(path, []).extend(values)
 
+    def appended(self) -> dict[Path, str] | None:
+        """Return the compact JSON of each list's items, None if something else changes, too."""
+        if self._changes or self._removed:  # before result(), which fills these
+            return None
+        return {path: encode(values)[1:-1] for path, values in self._appended.items()}
+
     def result(self) -> str:
         """Return the changed text."""
         for path in {**self._removed, **self._appended}:

@@ -47,36 +47,50 @@ class Additions:
         )
 
 
+# The lists that get additions, in the order of the launcher's (_native/splice.h).
+LISTS = (_DEVICES, _ENV, _RULES, ("mounts",), _GIDS, ("hooks", "createRuntime"))
+
+
 def add(
     text: str,
     document: Object,
     additions: Additions,
     superseded: Callable[[Object], bool] = lambda hook: False,
 ) -> str:
-    """Return a config.json's text with additions made; document is what the text says.
+    """Return a config.json's text with additions made; document is what the text says."""
+    return splice(text, document, additions, superseded).result()
+
+
+def splice(
+    text: str,
+    document: Object,
+    additions: Additions,
+    superseded: Callable[[Object], bool] = lambda hook: False,
+) -> Splice:
+    """Return a config.json's text and the changes that make additions.
 
     What is there already, and still counts, is not added again; a device of the same path is
     replaced, and hooks at prestart or createRuntime that are superseded are taken out.
 
     Raises: FormatError if what leads to an addition is no object or list.
     """
-    splice = Splice(text)
+    changes = Splice(text)
     for stage in ("prestart", "createRuntime"):
         for index, hook in enumerate(_objects(document, ("hooks", stage))):
             if superseded(hook):
-                splice.remove(("hooks", stage), index)
-    _add_devices(splice, _objects(document, _DEVICES), additions.devices)
-    splice.append(_ENV, _new_variables(_list(document, _ENV), additions.env))
+                changes.remove(("hooks", stage), index)
+    _add_devices(changes, _objects(document, _DEVICES), additions.devices)
+    changes.append(_ENV, _new_variables(_list(document, _ENV), additions.env))
     for path, there, values in (
         (_RULES, _rules_in_force(_objects(document, _RULES)), additions.rules),
         (("mounts",), _list(document, ("mounts",)), additions.mounts),
         (_GIDS, _list(document, _GIDS), [gid for gid in additions.gids if gid]),
     ):
-        splice.append(path, [value for value in _once(values) if value not in there])
+        changes.append(path, [value for value in _once(values) if value not in there])
     for stage, hook in additions.hooks:
         if superseded(hook) or hook not in _objects(document, ("hooks", stage)):
-            splice.append(("hooks", stage), [hook])
-    return splice.result()
+            changes.append(("hooks", stage), [hook])
+    return changes
 
 
 def _new_variables(there: list[object], wanted: Sequence[str]) -> list[str]:

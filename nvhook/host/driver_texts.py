@@ -19,7 +19,10 @@ MAX_TEXT = 256 * 1024
 
 
 def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
-    """Return the text of a file, None if there is none; bytes beyond limit are left out."""
+    """Return the text of a file, None if there is none; bytes beyond limit are left out.
+
+    Raises: HostError if it is there and can't be read.
+    """
     data = _read(path, limit)
     observations.text(path, limit, data)
     return None if data is None else data.decode("utf-8", "replace")
@@ -28,12 +31,16 @@ def read_text(path: str, limit: int = MAX_TEXT) -> str | None:
 def _read(path: str, limit: int) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError:
-        return None
+    except OSError as error:
+        if observations.is_absent(error):
+            return None
+        raise observations.unknown(path, error) from error
     try:
         return content(fd, limit)
-    except OSError:
+    except IsADirectoryError:
         return None
+    except OSError as error:
+        raise observations.unknown(path, error) from error
     finally:
         os.close(fd)
 

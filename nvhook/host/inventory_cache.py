@@ -138,7 +138,9 @@ def _key(
 def _stamp(path: str) -> str:
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError as error:
+        if not observations.is_absent(error):
+            raise observations.unknown(path, error) from error
         observations.stamp(path, None)
         return "absent"
     observations.stamp(path, status)

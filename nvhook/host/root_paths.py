@@ -4,8 +4,11 @@ A driver root may be another system's tree (a driver container at /run/nvidia/dr
 absolute link means that system's file, not the host's.
 """
 
+import errno
 import os
 import stat
+
+from nvhook import observations
 
 # The kernel's own limit (MAXSYMLINKS in include/linux/namei.h).
 MAX_LINKS = 40
@@ -33,8 +36,10 @@ def open_path(root: str, path: str) -> tuple[int, str] | None:
     """
     try:
         opened = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-    except OSError:
-        return None
+    except OSError as error:
+        if observations.is_absent(error):
+            return None
+        raise observations.unknown(root, error) from error
     try:
         names = _walk(opened, path)
         if names is None:
@@ -61,8 +66,12 @@ def _walk(opened: list[int], path: str) -> list[str] | None:
             continue
         try:
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened[-1])
-        except (OSError, ValueError):
+        except ValueError:  # a zero byte in a link's name can't be
             return None
+        except OSError as error:
+            if observations.is_absent(error) or error.errno == errno.ENAMETOOLONG:
+                return None
+            raise observations.unknown(path, error) from error
         opened.append(fd)
         names.append(name)
         if not stat.S_ISLNK(os.fstat(fd).st_mode):

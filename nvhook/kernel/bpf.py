@@ -30,7 +30,9 @@ must give the same bytes again.
 Source: linux/bpf.h (struct bpf_cgroup_dev_ctx), Documentation/bpf/standardization/instruction-set.
 """
 
-from _struct import iter_unpack, pack
+from __future__ import annotations
+
+from struct import iter_unpack, pack
 
 from nvhook.errors import FormatError, UnsupportedError
 from nvhook.kernel.device_rules import ACCESS, TYPES, DeviceRule, canonical
@@ -57,7 +59,7 @@ U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
 
 
-def prologue(rules: "Iterable[DeviceRule]") -> bytes:
+def prologue(rules: Iterable[DeviceRule]) -> bytes:
     """Return the instructions that allow the rules and else fall through.
 
     Raises: UnsupportedError.
@@ -218,7 +220,7 @@ def _signed(value: int, sign: int) -> int:
     return (value ^ sign) - sign
 
 
-COMPUTE: "dict[int, Callable[[int, int, int], int]]" = {
+COMPUTE: dict[int, Callable[[int, int, int], int]] = {
     0x00: lambda a, b, _: a + b,
     0x10: lambda a, b, _: a - b,
     0x20: lambda a, b, _: a * b,
@@ -234,7 +236,7 @@ COMPUTE: "dict[int, Callable[[int, int, int], int]]" = {
     0xC0: lambda a, b, bits: _signed(a, 1 << bits - 1) >> (b & bits - 1),
 }
 
-COMPARE: "dict[int, Callable[[int, int, int], bool]]" = {
+COMPARE: dict[int, Callable[[int, int, int], bool]] = {
     0x10: lambda a, b, _: a == b,
     0x20: lambda a, b, _: a > b,
     0x30: lambda a, b, _: a >= b,

@@ -1,5 +1,7 @@
 """Open files by their descriptors."""
 
+from __future__ import annotations
+
 import os
 
 # What asks for megabytes at once makes the allocator map and unmap them.

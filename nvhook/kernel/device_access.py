@@ -1,5 +1,7 @@
 """Which devices a running container may open: look, grant, revoke, in all of its cgroups."""
 
+from __future__ import annotations
+
 from nvhook.errors import ContainerError, UnsupportedError
 from nvhook.kernel import cgroup, programs, revocation
 from nvhook.kernel.container_cgroups import ContainerCgroups
@@ -27,9 +29,7 @@ class DeviceAccess:
 
     __slots__ = ("_cgroups", "directories")
 
-    def __init__(
-        self, process: "Process", init: "Process", host_mounts: bytes | None = None
-    ) -> None:
+    def __init__(self, process: Process, init: Process, host_mounts: bytes | None = None) -> None:
         """Open them; init is the container's first process.
 
         Raises: ContainerError; HostError; FormatError.
@@ -37,7 +37,7 @@ class DeviceAccess:
         self._cgroups = ContainerCgroups(process, init, host_mounts)
         self.directories = self._cgroups.directories
 
-    def grant(self, rules: "Iterable[DeviceRule]", announce: "Announce") -> tuple[str, ...]:
+    def grant(self, rules: Iterable[DeviceRule], announce: Announce) -> tuple[str, ...]:
         """Allow rules where they are missing; each directory's are announced before.
 
         Raises: NvhookError.
@@ -56,7 +56,7 @@ class DeviceAccess:
         return tuple(done)
 
     def grant_again(
-        self, rules: "tuple[DeviceRule, ...]", path: str, version: int
+        self, rules: tuple[DeviceRule, ...], path: str, version: int
     ) -> tuple[str, ...]:
         """Allow rules in one directory where they were before; say what had to be done.
 
@@ -68,8 +68,8 @@ class DeviceAccess:
 
     @staticmethod
     def missing(
-        directory: "Directory", rules: "tuple[DeviceRule, ...]"
-    ) -> "tuple[DeviceRule, ...] | None":
+        directory: Directory, rules: tuple[DeviceRule, ...]
+    ) -> tuple[DeviceRule, ...] | None:
         """Return what a directory denies of rules, None if it restricts nothing.
 
         In v1 access that a line for just that device has is left out: the kernel joins the two, and
@@ -95,7 +95,7 @@ class DeviceAccess:
         denied = {rule for number in ids for rule in _denied(number, rules)}
         return tuple([rule for rule in rules if rule in denied])
 
-    def openable(self, devices: "Iterable[Device]") -> "set[Device]":
+    def openable(self, devices: Iterable[Device]) -> set[Device]:
         """Return which devices can be opened, be it for reading only.
 
         Every directory must allow it, and in v2 those above, too.
@@ -117,7 +117,7 @@ class DeviceAccess:
         """
         return any(self.missing(each, ()) is not None for each in self.directories)
 
-    def revoke(self, rules: "Iterable[DeviceRule]") -> None:
+    def revoke(self, rules: Iterable[DeviceRule]) -> None:
         """Deny rules in every directory; one that restricts nothing is left alone.
 
         In v1 a wider rule (``c 195:* rw``) still allows a single device afterwards: ask openable().
@@ -133,8 +133,8 @@ class DeviceAccess:
 
     def take_back(
         self,
-        rules: "tuple[DeviceRule, ...]",
-        before: "tuple[DeviceRule, ...]",
+        rules: tuple[DeviceRule, ...],
+        before: tuple[DeviceRule, ...],
         path: str,
         version: int,
     ) -> None:
@@ -158,7 +158,7 @@ class DeviceAccess:
         self._cgroups.close()
 
 
-def _allow(each: "Directory", rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
+def _allow(each: Directory, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
     """Allow what is missing in a directory; say what was done."""
     if each.version == 1:
         cgroup.write_allowed(each.fd, rules)
@@ -166,14 +166,14 @@ def _allow(each: "Directory", rules: "tuple[DeviceRule, ...]") -> tuple[str, ...
     return tuple([f"v2: {each.path}: {line}" for line in programs.allow(each.fd, rules)])
 
 
-def _denied(number: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, ...]":
+def _denied(number: int, rules: tuple[DeviceRule, ...]) -> tuple[DeviceRule, ...]:
     try:
         return programs.denied(number, rules)
     except UnsupportedError:
         return ()  # left to the kernel's judgement
 
 
-def _entries(each: "Directory", rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, ...]":
+def _entries(each: Directory, rules: tuple[DeviceRule, ...]) -> tuple[DeviceRule, ...]:
     """Return what a directory says of just these devices: v1 lines, denials that are ours in v2."""
     if each.version == 2:
         return revocation.denials(each.fd, rules)
@@ -183,7 +183,7 @@ def _entries(each: "Directory", rules: "tuple[DeviceRule, ...]") -> "tuple[Devic
 
 
 def _change_v1(
-    each: "Directory", denied: "tuple[DeviceRule, ...]", allowed: "tuple[DeviceRule, ...]"
+    each: Directory, denied: tuple[DeviceRule, ...], allowed: tuple[DeviceRule, ...]
 ) -> None:
     """Deny rules, and allow others."""
     if cgroup.EVERYTHING in device_list(each.fd):

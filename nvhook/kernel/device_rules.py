@@ -1,5 +1,7 @@
 """Device rules as both cgroup versions take them."""
 
+from __future__ import annotations
+
 from nvhook.errors import UnsupportedError
 
 TYPE_CHECKING = False
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
 
 # (type, major, minor, access): ("c", 195, 0, "rw"). In a device program no access at all is a
 # denial, whatever the program behind says.
-DeviceRule: "TypeAlias" = tuple[str, int, int, str]
+DeviceRule: TypeAlias = tuple[str, int, int, str]
 
 # The numbers of struct bpf_cgroup_dev_ctx (linux/bpf.h).
 TYPES = {"b": 1, "c": 2}
@@ -18,7 +20,7 @@ MAX_MAJOR = (1 << 12) - 1
 MAX_MINOR = (1 << 20) - 1
 
 
-def canonical(rules: "Iterable[DeviceRule]", denials: bool = False) -> tuple[DeviceRule, ...]:
+def canonical(rules: Iterable[DeviceRule], denials: bool = False) -> tuple[DeviceRule, ...]:
     """Sort rules and join those of one device.
 
     denials: rules without any access are taken, too; an access wins over a denial.

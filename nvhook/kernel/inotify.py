@@ -1,5 +1,7 @@
 """Watch a directory for names that come and go (inotify(7))."""
 
+from __future__ import annotations
+
 import os
 import struct
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+from array import array
 
 from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 
 MAX_PID = (1 << 31) - 1  # pid_t
+# Source: ioctl_ns(2).
+_NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
 
 
 class PinnedProcess(Process):
@@ -57,11 +61,13 @@ def first_process(process: PinnedProcess) -> PinnedProcess:
 
     Raises: ContainerError if all have ended.
     """
-    for line in process.read("status").split(b"\n"):
-        if line.startswith(b"NSpid:"):
-            numbers = line.split()[1:]
-            if len(numbers) == 2 and numbers[1] == b"1":
-                return process
+    numbers = _numbers(process.read("status"))
+    if len(numbers) > 1:  # a pid namespace of its own, where the first process has the number 1
+        if numbers[-1] == b"1":
+            return process
+        for pid in sharing(process, ("pid",)):
+            if _numbers(_status(pid))[-1:] == [b"1"]:
+                return PinnedProcess(pid)
     found = [
         (started, pid)
         for pid in sharing(process, ("mnt",))
@@ -75,6 +81,85 @@ def first_process(process: PinnedProcess) -> PinnedProcess:
         except ContainerError:
             continue
     raise ContainerError(f"the container of process {process.pid} has ended")
+
+
+def _numbers(status: bytes) -> list[bytes]:
+    """Return a process's numbers, in the caller's pid namespace and in those below it."""
+    for line in status.split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return line.split()[1:]
+    return []
+
+
+def _status(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return b""
+
+
+def open_root(process: Process) -> int:
+    """Open the root directory of a process's mount namespace, whatever its own root is.
+
+    The kernel puts who enters a mount namespace at its root, as the runtime has made it; a process
+    may have called chroot() since.
+
+    Raises: HostError.
+    """
+    with process.mount_namespace():
+        return os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def identity_of(init: PinnedProcess, root: int, cgroup: str) -> str:
+    """Return what tells a running container from another, and from what it has become since.
+
+    Its first process with its start time, its mount and user namespaces, its root's mount, device
+    and inode, its cgroup.
+
+    Raises: ContainerError.
+    """
+    status = os.fstat(root)
+    inodes = [os.stat(f"ns/{name}", dir_fd=init.proc_fd).st_ino for name in ("mnt", "user")]
+    mount = call(lib.nvh_mount_id, root)
+    parts = (init.pid, start_time(init), *inodes, mount, status.st_dev, status.st_ino, cgroup)
+    return " ".join(map(str, parts))
+
+
+def why_strange(process: PinnedProcess, init: PinnedProcess, root: int) -> str:
+    """Return why a process is not a container as a runtime has made it; nothing if it is.
+
+    root: that of its mount namespace.
+
+    Raises: ContainerError; HostError.
+    """
+    for each in dict.fromkeys((process, init)):
+        own = each.open_directory("/")
+        same = os.path.sameopenfile(own, root)
+        same = same and call(lib.nvh_mount_id, own) == call(lib.nvh_mount_id, root)
+        os.close(own)
+        if not same:
+            return f"process {each.pid} has changed its root directory since it was started"
+    for name in ("mnt", "user"):
+        first, theirs = [os.stat(f"ns/{name}", dir_fd=each.proc_fd) for each in (init, process)]
+        if first.st_ino != theirs.st_ino:
+            return f"process {process.pid} is in a namespace that the container has made itself"
+    if init.shares_namespace("user"):
+        return ""
+    users = init.open("ns/user", os.O_RDONLY)
+    try:
+        owner = array("I", [0])
+        fcntl.ioctl(users, _NS_GET_OWNER_UID, owner)
+        parent = fcntl.ioctl(users, _NS_GET_PARENT)
+    except OSError as error:
+        return f"whose user namespace process {init.pid} is in can't be told: {error.strerror}"
+    finally:
+        os.close(users)
+    outer = os.fstat(parent).st_ino
+    os.close(parent)
+    if owner[0] != os.geteuid() or outer != os.stat("/proc/self/ns/user").st_ino:
+        return f"process {init.pid} is in a user namespace that no runtime of this host has made"
+    return ""
 
 
 def start_time(process: Process) -> int:

@@ -1,5 +1,7 @@
 """Detached mounts: cloned from host files outside, moved onto descriptors inside a container."""
 
+from __future__ import annotations
+
 from nvhook._native import call, lib
 
 MS_PRIVATE = 1 << 18
@@ -25,15 +27,6 @@ def clone_tree(root: int) -> int:
     Raises: SyscallError.
     """
     return call(lib.nvh_clone_tree, root, attributes(("nosuid", "nodev")), attributes(("ro",)))
-
-
-def writable(directory: int) -> int:
-    """Return a detached copy of an open directory that can be written, however it is mounted.
-
-    The container never sees it, and what is made through it stands in the file system itself.
-    Raises: SyscallError.
-    """
-    return call(lib.nvh_clone_directory, directory, attributes(("ro",)), MS_PRIVATE)
 
 
 def tmpfs(mode: str = "0555", size: str = "64k") -> int:

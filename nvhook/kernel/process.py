@@ -1,6 +1,8 @@
 """A container's process, held by its /proc directory so that a recycled pid is never touched."""
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook._native import SyscallError, call, lib
 from nvhook.errors import ContainerError, HostError
@@ -22,9 +24,7 @@ class Process:
         """
         self.pid = pid
         try:
-            self.proc_fd = posix.open(
-                f"{proc}/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
-            )
+            self.proc_fd = os.open(f"{proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise self._gone(error) from error
 
@@ -39,32 +39,32 @@ class Process:
     def open(self, name: str, flags: int) -> int:
         """Open a file below /proc/PID and return its descriptor."""
         try:
-            return posix.open(name, flags | posix.O_CLOEXEC, dir_fd=self.proc_fd)
+            return os.open(name, flags | os.O_CLOEXEC, dir_fd=self.proc_fd)
         except OSError as error:
             raise self._gone(error) from error
 
     def read(self, name: str, limit: int = 1 << 20) -> bytes:
         """Return a /proc/PID file's content (at most limit bytes)."""
-        fd = self.open(name, posix.O_RDONLY)
+        fd = self.open(name, os.O_RDONLY)
         try:
             return content(fd, limit)
         except OSError as error:
             raise self._gone(error) from error
         finally:
-            posix.close(fd)
+            os.close(fd)
 
     def shares_namespace(self, name: str) -> bool:
         """Tell whether the process is in the caller's own namespace (``mnt``, ``user``)."""
         try:
-            theirs = posix.readlink(f"ns/{name}", dir_fd=self.proc_fd)
+            theirs = os.readlink(f"ns/{name}", dir_fd=self.proc_fd)
         except OSError as error:
             raise self._gone(error) from error
-        return theirs == posix.readlink(f"/proc/self/ns/{name}")  # "mnt:[4026531841]"
+        return theirs == os.readlink(f"/proc/self/ns/{name}")  # "mnt:[4026531841]"
 
     def root_ids(self) -> tuple[int, int]:
         """Return the caller's uid and gid for the process's user namespace's 0:0."""
         if self.shares_namespace("user"):
-            return posix.geteuid(), posix.getegid()
+            return os.geteuid(), os.getegid()
         return self._mapped_root("uid_map"), self._mapped_root("gid_map")
 
     def _mapped_root(self, name: str) -> int:
@@ -83,8 +83,8 @@ class Process:
         Before pivot_root that root is the host's, so this reaches a rootfs path of config.json
         with the mounts the container has there.
         """
-        root = self.open("root", posix.O_PATH | posix.O_DIRECTORY)
-        flags = posix.O_PATH | posix.O_DIRECTORY
+        root = self.open("root", os.O_PATH | os.O_DIRECTORY)
+        flags = os.O_PATH | os.O_DIRECTORY
         try:
             return call(lib.nvh_openat2, root, path.encode(), flags, 0, RESOLVE_IN_ROOT)
         except SyscallError as error:
@@ -94,11 +94,11 @@ class Process:
                 "root.path in config.json and the state's pid must belong together",
             ) from error
         finally:
-            posix.close(root)
+            os.close(root)
 
-    def mount_namespace(self) -> "MountNamespace":
+    def mount_namespace(self) -> MountNamespace:
         """Return the process's mount namespace, to be entered with ``with``."""
-        return MountNamespace(self.open("ns/mnt", posix.O_RDONLY))
+        return MountNamespace(self.open("ns/mnt", os.O_RDONLY))
 
 
 class MountNamespace:
@@ -111,7 +111,7 @@ class MountNamespace:
 
     def __init__(self, fd: int) -> None:
         self._there = fd
-        self._home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> None:
         try:
@@ -124,5 +124,5 @@ class MountNamespace:
 
     def __exit__(self, *_: object) -> None:
         call(lib.nvh_setns, self._home, CLONE_NEWNS)
-        posix.close(self._home)
-        posix.close(self._there)
+        os.close(self._home)
+        os.close(self._there)

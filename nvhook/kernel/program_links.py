@@ -1,5 +1,7 @@
 """Device programs attached by a bpf_link: swapped on the link, which keeps them attached."""
 
+from __future__ import annotations
+
 import os
 from errno import EINVAL, ENOENT
 

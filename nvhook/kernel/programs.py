@@ -4,6 +4,8 @@ A program is replaced in one step. Detaching first would leave the cgroup open t
 the moment in between.
 """
 
+from __future__ import annotations
+
 import os
 from errno import EACCES, EINVAL, ENOENT, ENOSPC, EPERM
 
@@ -52,9 +54,7 @@ def attached(cgroup: int, query: int = 0) -> tuple[tuple[int, ...], int]:
     return tuple(ids[0:count]), flags[0]
 
 
-def allow(
-    cgroup: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None
-) -> tuple[str, ...]:
+def allow(cgroup: int, rules: tuple[DeviceRule, ...], seen: Seen | None = None) -> tuple[str, ...]:
     """Put the rules in front of every program of the directory; return what was swapped.
 
     Another process (systemd, a runtime's update) may swap at the same time: start again then.
@@ -68,10 +68,10 @@ def allow(
 
 def rewrite(
     cgroup: int,
-    allowed: "tuple[DeviceRule, ...]",
-    taken: "tuple[DeviceRule, ...]" = (),
-    refused: "tuple[DeviceRule, ...]" = (),
-    seen: "Seen | None" = None,
+    allowed: tuple[DeviceRule, ...],
+    taken: tuple[DeviceRule, ...] = (),
+    refused: tuple[DeviceRule, ...] = (),
+    seen: Seen | None = None,
 ) -> tuple[str, ...]:
     """Put rules in front of every program of the directory; return what was swapped.
 
@@ -101,7 +101,7 @@ def rewrite(
     raise ContainerError("the container's device programs keep changing", "try again")
 
 
-def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None) -> None:
+def check_above(cgroup: int, rules: tuple[DeviceRule, ...], seen: Seen | None = None) -> None:
     """Make sure that no directory above denies what the rules allow: all programs must agree.
 
     A program that can't be read or followed is left to the kernel's judgement.
@@ -126,8 +126,8 @@ def check_above(cgroup: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None
 
 
 def denied(
-    number: int, rules: "tuple[DeviceRule, ...]", seen: "Seen | None" = None
-) -> "tuple[DeviceRule, ...]":
+    number: int, rules: tuple[DeviceRule, ...], seen: Seen | None = None
+) -> tuple[DeviceRule, ...]:
     """Return the rules that a program does not allow; one that has gone denies nothing.
 
     Raises: UnsupportedError if it can't be read or followed; NvhookError.
@@ -158,9 +158,9 @@ class Patch:
     def __init__(
         self,
         number: int,
-        allowed: "tuple[DeviceRule, ...]",
-        taken: "tuple[DeviceRule, ...]" = (),
-        refused: "tuple[DeviceRule, ...]" = (),
+        allowed: tuple[DeviceRule, ...],
+        taken: tuple[DeviceRule, ...] = (),
+        refused: tuple[DeviceRule, ...] = (),
     ) -> None:
         self.id = number
         self.new = -1
@@ -207,13 +207,13 @@ class Patch:
 
 
 def _without(
-    rules: "tuple[DeviceRule, ...]", taken: "tuple[DeviceRule, ...]"
-) -> "tuple[DeviceRule, ...]":
+    rules: tuple[DeviceRule, ...], taken: tuple[DeviceRule, ...]
+) -> tuple[DeviceRule, ...]:
     devices = {rule[:3] for rule in taken}
     return tuple([rule for rule in rules if rule[:3] not in devices])
 
 
-def _denials(refused: "tuple[DeviceRule, ...]", original: bytes) -> "tuple[DeviceRule, ...]":
+def _denials(refused: tuple[DeviceRule, ...], original: bytes) -> tuple[DeviceRule, ...]:
     """Return denials of what the original program allows to open, be it for reading only."""
     if not refused:
         return ()
@@ -298,7 +298,7 @@ def load(insns: bytes, name: bytes) -> int:
 
 
 def check(
-    old: bytes, new: bytes, allowed: "tuple[DeviceRule, ...]", asked: "tuple[DeviceRule, ...]"
+    old: bytes, new: bytes, allowed: tuple[DeviceRule, ...], asked: tuple[DeviceRule, ...]
 ) -> None:
     """Make sure that the patched program allows what is asked, and decides the rest as before.
 

@@ -1,5 +1,7 @@
 """Why nvhook does not touch something in a container's root, as errors a person can act on."""
 
+from __future__ import annotations
+
 import errno
 import stat
 

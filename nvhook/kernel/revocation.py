@@ -1,6 +1,8 @@
 """Device rules taken out of the programs of a cgroup v2 directory again, or denied there."""
 
-import posix
+from __future__ import annotations
+
+import os
 
 from nvhook.kernel import bpf, programs
 from nvhook.kernel.device_rules import canonical
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from nvhook.kernel.device_rules import DeviceRule
 
 
-def revoke(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
+def revoke(cgroup: int, rules: tuple[DeviceRule, ...]) -> tuple[str, ...]:
     """Deny rules in every program of the directory; return what was swapped.
 
     A program that allows a device by itself, as a runtime's does for what its configuration lists,
@@ -22,7 +24,7 @@ def revoke(cgroup: int, rules: "tuple[DeviceRule, ...]") -> tuple[str, ...]:
 
 
 def take_back(
-    cgroup: int, rules: "tuple[DeviceRule, ...]", refused: "tuple[DeviceRule, ...]"
+    cgroup: int, rules: tuple[DeviceRule, ...], refused: tuple[DeviceRule, ...]
 ) -> tuple[str, ...]:
     """Take out what programs.allow() put in front; the directory decides as it did before.
 
@@ -33,7 +35,7 @@ def take_back(
     return programs.rewrite(cgroup, (), taken=rules, refused=refused)
 
 
-def denials(cgroup: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, ...]":
+def denials(cgroup: int, rules: tuple[DeviceRule, ...]) -> tuple[DeviceRule, ...]:
     """Return which devices of rules revoke() has denied here: rules without any access.
 
     Raises: NvhookError.
@@ -48,6 +50,6 @@ def denials(cgroup: int, rules: "tuple[DeviceRule, ...]") -> "tuple[DeviceRule, 
         try:
             had, _ = bpf.split(programs.instructions(program))
         finally:
-            posix.close(program)
+            os.close(program)
         found += [rule for rule in had or () if rule[:3] in devices and not rule[3]]
     return canonical(found, denials=True)

@@ -4,6 +4,8 @@ Every change is a step, told to a recorder before it is made: the C core's own l
 which inject's journal is. Each step has one undo.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 
@@ -56,7 +58,7 @@ class Step:
 
     directory, file: nothing but a path; link: ``new`` and ``old`` are targets, old None where there
     was none; content: ``new`` are the bytes, empty where something else writes them, ``old`` the
-    file before; mount: ``identity`` is (st_dev, st_ino) of what is mounted.
+    file before; ``identity`` is (st_dev, st_ino) of what is mounted, or of a content's directory.
     """
 
     __slots__ = ("identity", "kind", "new", "old", "path")
@@ -66,7 +68,7 @@ class Step:
         kind: str,
         path: str,
         new: bytes = b"",
-        old: "OldFile | str | None" = None,
+        old: OldFile | str | None = None,
         identity: tuple[int, int] = (0, 0),
     ) -> None:
         self.kind = kind
@@ -87,7 +89,7 @@ class Root(RootView):
         owner: tuple[int, int] | None = None,
         mounts: bytes = b"",
         host_mounts: bytes = b"",
-        recorder: "Recorder | None" = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Take over a root's descriptor; mounts is the container's mountinfo, the other the host's.
 
@@ -119,43 +121,44 @@ class Root(RootView):
 
         Raises: ContainerError when something of another type is there; NoPlaceError.
         """
-        return self._done(lib.nvh_root_attach(self._root, path.encode(), source)) == 1
+        return self._done(lib.nvh_root_attach(self._root, os.fsencode(path), source)) == 1
 
     def cover(self, path: str, source: int) -> bool:
         """Cover a directory with a mount, whose content counts as the container's own.
 
         Raises: ContainerError.
         """
-        return self._done(lib.nvh_root_cover(self._root, path.encode(), source)) == 1
+        return self._done(lib.nvh_root_cover(self._root, os.fsencode(path), source)) == 1
 
     def link(self, path: str, target: str) -> bool:
         """Make path a link to target; False if it already is. Another link is replaced.
 
         Raises: ContainerError if something that is not a link is there; NoPlaceError.
         """
-        return self._done(lib.nvh_root_link(self._root, path.encode(), target.encode())) == 1
+        return (
+            self._done(lib.nvh_root_link(self._root, os.fsencode(path), os.fsencode(target))) == 1
+        )
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Replace a regular file, or make it, in one step; in one that runs it keeps its mode.
 
         Raises: ContainerError if something that is not a regular file is there; NoPlaceError.
         """
-        name = path.encode("utf-8", "surrogateescape")
-        self._done(lib.nvh_root_write(self._root, name, data, len(data), mode))
+        self._done(lib.nvh_root_write(self._root, os.fsencode(path), data, len(data), mode))
 
     def make_parent(self, path: str) -> None:
         """Make the directory of a file that something else will write there.
 
         Raises: ContainerError; NoPlaceError.
         """
-        self._done(lib.nvh_root_parent(self._root, path.encode()))
+        self._done(lib.nvh_root_parent(self._root, os.fsencode(path)))
 
     def announce_content(self, path: str) -> None:
         """Tell the recorder that something else will replace a file.
 
         Raises: ContainerError; NoPlaceError.
         """
-        self._done(lib.nvh_root_announce(self._root, path.encode()))
+        self._done(lib.nvh_root_announce(self._root, os.fsencode(path)))
 
     def adopt(self, mount: int) -> None:
         """Count a mount, by an open descriptor of it, as the container's own."""
@@ -167,7 +170,7 @@ class Root(RootView):
 
     def undo(self, step: Step) -> str:
         """Take one step back; return why it can't be, nothing where it is or has gone."""
-        kept = [step.path.encode(), step.new]
+        kept = [os.fsencode(step.path), step.new]
         raw: Any = ffi.new("struct nvh_step *")
         raw.kind = KINDS.index(step.kind)
         raw.device, raw.inode = step.identity
@@ -177,7 +180,7 @@ class Root(RootView):
             raw.old_size, raw.mode = len(old.data), old.mode
             raw.uid, raw.gid = old.owner
         elif old is not None:
-            kept.append(old.encode())
+            kept.append(os.fsencode(old))
         buffers = [ffi.from_buffer(each + b"\0") for each in kept]
         raw.path, raw.link = buffers[:2]
         if isinstance(old, OldFile):
@@ -191,11 +194,11 @@ class Root(RootView):
 
     def unmount(self, path: str) -> str:
         """Unmount whatever is mounted on a path itself; return why it can't be."""
-        return self._why(lib.nvh_root_unmount(self._root, path.encode()), "unmounted")
+        return self._why(lib.nvh_root_unmount(self._root, os.fsencode(path)), "unmounted")
 
     def tidy(self, path: str, writer: int) -> None:
         """Remove what a killed process left beside a file it was replacing."""
-        lib.nvh_root_tidy(self._root, path.encode(), writer)
+        lib.nvh_root_tidy(self._root, os.fsencode(path), writer)
 
     def forget(self) -> None:
         """Close the directories that are kept open: some may have been removed."""
@@ -223,7 +226,7 @@ class Root(RootView):
     def _refused(self, result: int) -> ContainerError:
         refusal: Any = lib.nvh_root_refusal(self._root)
         what = ffi.string(refusal.what).decode()
-        path = ffi.string(refusal.path).decode("utf-8", "surrogateescape")
+        path = os.fsdecode(ffi.string(refusal.path))
         if result == lib.NVH_VOLUME:
             return on_a_volume(path)
         if result == lib.NVH_WRONG_TYPE:
@@ -248,7 +251,7 @@ class Root(RootView):
             )
         return failed(what, path, OSError(-result, os.strerror(-result)))
 
-    def _record(self, raw: "Any") -> int:
+    def _record(self, raw: Any) -> int:
         """Tell the recorder of a step; what it raises comes out of the operation."""
         assert self._recorder is not None
         try:
@@ -259,11 +262,11 @@ class Root(RootView):
         return 0
 
 
-def _step(raw: "Any") -> Step:
+def _step(raw: Any) -> Step:
     kind = KINDS[raw.kind]
-    path = ffi.string(raw.path).decode("utf-8", "surrogateescape")
+    path = os.fsdecode(ffi.string(raw.path))
     if kind == LINK:
-        old = raw.old_link and ffi.string(raw.old_link).decode("utf-8", "surrogateescape")
+        old = raw.old_link and os.fsdecode(ffi.string(raw.old_link))
         return Step(kind, path, bytes(ffi.string(raw.link)), old if raw.old_link else None)
     if kind == CONTENT:
         before = None
@@ -271,12 +274,19 @@ def _step(raw: "Any") -> Step:
             data = bytes(ffi.buffer(raw.old_data, raw.old_size))
             before = OldFile(data, raw.mode, (raw.uid, raw.gid))
         new = bytes(ffi.buffer(raw.data, raw.size)) if raw.data else b""
-        return Step(kind, path, new, before)
+        return Step(kind, path, new, before, (raw.device, raw.inode))
     return Step(kind, path, identity=(raw.device, raw.inode))
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
-def nvh_recorded(context: "Any", step: "Any") -> int:
+def _interrupted(_kind: object, error: BaseException, trace: Any) -> int:
+    """Take no step that is not recorded: an interrupt may come before anything can catch it."""
+    root: Root = ffi.from_handle(trace.tb_frame.f_locals["context"])
+    root._stopped = error
+    return int(lib.NVH_STOPPED)
+
+
+@ffi.def_extern(error=lib.NVH_STOPPED, onerror=_interrupted)  # type: ignore[untyped-decorator, unused-ignore]
+def nvh_recorded(context: Any, step: Any) -> int:
     """Be the recorder of a root that has one in Python."""
     root: Root = ffi.from_handle(context)
     return root._record(step)

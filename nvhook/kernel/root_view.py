@@ -112,8 +112,10 @@ class RootView:
         """Open what exists at path (O_PATH) without making anything."""
         try:
             return self._openat2(path, os.O_PATH)
-        except SyscallError:
-            return None
+        except SyscallError as error:
+            if observations.is_absent(error):
+                return None
+            raise failed("look at", path, error) from error
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory; none if there is no such directory."""
@@ -124,13 +126,17 @@ class RootView:
     def _names(self, path: str) -> list[str] | None:
         try:
             fd = self._openat2(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except SyscallError:
-            return None
+        except SyscallError as error:
+            if observations.is_absent(error):
+                return None
+            raise failed("read", path, error) from error
         try:
             refuse_kernel_filesystem(fd, path)
             return os.listdir(fd)
-        except (ContainerError, OSError):
-            return None
+        except ContainerError:
+            return None  # the image redirects it: its own loss
+        except OSError as error:
+            raise failed("read", path, error) from error
         finally:
             os.close(fd)
 
@@ -197,7 +203,7 @@ class RootView:
         return data
 
     def _openat2(self, path: str, flags: int) -> int:
-        fd: int = lib.nvh_in_root(self.fd, path.encode(), flags)
+        fd: int = lib.nvh_in_root(self.fd, os.fsencode(path), flags)
         if fd == lib.NVH_KEEPS_CHANGING:
             raise keeps_changing(path)
         if fd < 0:

@@ -9,7 +9,6 @@ Source: kubernetes reference, section 2.1 and 2.8; tests/data/device_plugin.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +18,16 @@ from nvhook.errors import ConfigError, FormatError, RequestError
 from nvhook.formats import yaml_text
 from nvhook.formats.yaml_text import Unquoted
 from nvhook.kubelet.names import SHARED_SUFFIX, full_name
-from nvhook.kubelet.options import LABEL_OPTIONS, OPTIONS, Option, from_yaml
 from nvhook.kubelet.settings import (
+    LABEL_OPTIONS,
+    OPTIONS,
     DeviceSelector,
     NameRule,
     SharedResource,
     Sharing,
     SharingMethod,
 )
+from nvhook.settings import FLAG, FLAG_SHAPE, LIST_SHAPE, Kind, did_you_mean
 
 VERSION = "v1"
 MAX_SIZE = 1 << 20
@@ -34,6 +35,9 @@ MAX_SIZE = 1 << 20
 DEFAULT_NAME = "default"
 MIN_REPLICAS, MAX_REPLICAS = 2, 1 << 20
 _ALL_OPTIONS = OPTIONS + LABEL_OPTIONS
+# YAML's words, of which none is one in quotes.
+_FLAGS = dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True)
+_FLAGS |= dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False)
 _METHODS: Mapping[str, SharingMethod] = {"timeSlicing": "time-slicing", "mps": "mps"}
 _SHARING_FLAGS = ("renameByDefault", "failRequestsGreaterThanOne")
 _SHARED = ("name", "rename", "devices", "replicas")
@@ -132,14 +136,19 @@ class _Node:
             raise self.wrong("must be a list of at least one")
         return [self._child(index, value) for index, value in enumerate(self.value)]
 
-    def option(self, option: Option) -> object:
-        """Return the value of an option.
+    def of(self, kind: Kind) -> object:
+        """Return a value of a kind.
 
         Raises: ConfigError.
         """
-        value = from_yaml(option, self.value)
+        if kind.shape == FLAG_SHAPE:
+            value: object = _FLAGS.get(self.value) if isinstance(self.value, Unquoted) else None
+        elif kind.shape == LIST_SHAPE and isinstance(self.value, str):
+            value = kind.of_text(self.value)  # a list of one may be a text
+        else:
+            value = kind.of(self.value)
         if value is None:
-            raise self.wrong(f"must be {option.wanted}")
+            raise self.wrong(f"must be {kind.wanted}")
         return value
 
     def text(self) -> str:
@@ -156,7 +165,7 @@ class _Node:
 
         Raises: ConfigError.
         """
-        return bool(self.option(_ANY_FLAG))
+        return bool(self.of(FLAG))
 
     def number(self, least: int, most: int) -> int:
         """Return a number.
@@ -195,7 +204,6 @@ class _Node:
 
 
 _Hint: TypeAlias = Callable[[str], str]
-_ANY_FLAG = Option("", (), (), "", "flag", "")
 
 
 def _flags(node: _Node, path: str, warnings: list[str]) -> dict[str, object]:
@@ -214,8 +222,8 @@ def _flags(node: _Node, path: str, warnings: list[str]) -> dict[str, object]:
             reason = "has no effect here: it belongs below sharing.timeSlicing or sharing.mps"
             warnings.append(str(child.wrong(reason)))
         else:
-            value = child.option(direct[key])
-            values |= {direct[key].field: value} if direct[key].field else {}
+            value = child.of(direct[key].kind)
+            values |= {direct[key].attribute: value} if direct[key].attribute else {}
     return values
 
 
@@ -283,8 +291,7 @@ def _hint(key: str) -> str:
         return f"it belongs below {places[key]}"
     if key in places:
         return f"it belongs below {places[key].rpartition('.')[0]}"
-    close = difflib.get_close_matches(key, places, 1)
-    return f"did you mean {close[0]}?" if close else ""
+    return did_you_mean(key, places)
 
 
 def _document(data: bytes, what: str) -> object:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, fields, replace
 from nvhook.errors import ConfigError
 from nvhook.kubelet import config_file
 from nvhook.kubelet.config_file import Loaded
-from nvhook.kubelet.options import (
+from nvhook.kubelet.options import option_of
+from nvhook.kubelet.settings import (
+    APPLICATION_XIDS,
     LABEL_OPTIONS,
     OPTIONS,
-    Option,
-    from_text,
-    option_of_field,
+    LabelSettings,
+    Settings,
 )
-from nvhook.kubelet.settings import APPLICATION_XIDS, LabelSettings, Settings
+from nvhook.settings import Setting
 
 # All numbers that NVIDIA's list of Xids has, and room.
 ALL_XIDS = frozenset(range(1024))
@@ -73,7 +74,7 @@ def _loaded(given: Given) -> Loaded:
 
 def _values(
     kind: type[Settings] | type[LabelSettings],
-    options: Iterable[Option],
+    options: Iterable[Setting],
     given: Given,
     environment: Mapping[str, str],
     loaded: Loaded,
@@ -85,15 +86,15 @@ def _values(
         said = said_of(option, given.flags, environment)
         if said is not None:
             where, text = said
-            value = from_text(option, text)
+            value = option.kind.of_text(text)
             if value is None:
-                raise ConfigError(f"{where} must be {option.wanted}, not {text!r}")
-            values |= {option.field: value} if option.field else {}
+                raise ConfigError(f"{where} must be {option.kind.wanted}, not {text!r}")
+            values |= {option.attribute: value} if option.attribute else {}
     return values
 
 
 def said_of(
-    option: Option, flags: Mapping[str, str], environment: Mapping[str, str]
+    option: Setting, flags: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[str, str] | None:
     """Return (where, text) of an option on the command line, or else in the environment."""
     for name in option.flags:
@@ -162,7 +163,7 @@ def check(settings: Settings) -> None:
             "MPS does not go with MIG strategy mixed", "use timeSlicing, or migStrategy: none"
         )
     if not settings.mps_root:
-        option = option_of_field("mps_root")
+        option = option_of("mps_root", OPTIONS)
         raise ConfigError(
             "MPS needs a directory on the host for its daemons",
             f"{option.flags[0]}, {option.variables[0]} or {option.key}: /run/nvidia/mps",

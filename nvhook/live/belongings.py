@@ -1,5 +1,7 @@
 """What a running container has of the host's devices, by inject, a hook or its engine."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 

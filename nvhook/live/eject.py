@@ -3,6 +3,10 @@
 Access goes first: a device that can't be opened any more is not used while its node disappears.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
 from nvhook.core.catalog import DRM_CAPABILITIES
 from nvhook.core.ownership import goes_with, is_needed, is_shared, owner_of
 from nvhook.create import pipeline
@@ -12,12 +16,10 @@ from nvhook.kernel.root import DIRECTORY, MOUNT
 from nvhook.live.belongings import belongings, given, openable
 from nvhook.live.journal import RULES, boundary, rules_of
 from nvhook.live.undo import undo, undo_files, undo_rules
-from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
 
     from nvhook.config import Config
     from nvhook.core.inventory import Device, Inventory
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from nvhook.live.undo import Left
 
 
-class Detached(Record):
+@dataclass(frozen=True, slots=True)
+class Detached:
     """What eject did: devices by owner (core.ownership), steps undone, who holds devices open.
 
     ``foreign`` are devices that were given at the container's creation. ``unrevoked`` is what can
@@ -36,29 +39,17 @@ class Detached(Record):
     maps pids to owners.
     """
 
-    __slots__ = ("foreign", "gpus", "holders", "left", "recovered", "steps", "unrevoked")
-
-    def __init__(
-        self,
-        gpus: tuple[str, ...] = (),
-        foreign: tuple[str, ...] = (),
-        steps: "tuple[Step, ...]" = (),
-        left: "tuple[Left, ...]" = (),
-        unrevoked: "tuple[Left, ...]" = (),
-        holders: "dict[int, tuple[str, ...]] | None" = None,
-        recovered: str = "",
-    ) -> None:
-        self.gpus: Final = gpus
-        self.foreign: Final = foreign
-        self.steps: Final = steps
-        self.left: Final = left
-        self.unrevoked: Final = unrevoked
-        self.holders: Final = holders or {}
-        self.recovered: Final = recovered
+    gpus: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    left: tuple[Left, ...] = ()
+    unrevoked: tuple[Left, ...] = ()
+    holders: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    recovered: str = ""
 
 
 def eject(
-    container: "LiveContainer", devices: "tuple[Device, ...] | None", settings: "Config"
+    container: LiveContainer, devices: tuple[Device, ...] | None, settings: Config
 ) -> Detached:
     """Take devices away, None: all that the container has. With a GPU go its MIG devices.
 
@@ -78,10 +69,10 @@ def eject(
         chosen = [owner_of(device) for device in devices]
         chosen += [owner for owner in has if goes_with(owner, chosen)]
     done = _eject(container, tuple(dict.fromkeys(chosen)), host)
-    return done.replace(recovered=recovered)
+    return replace(done, recovered=recovered)
 
 
-def recover(container: "LiveContainer", settings: "Config") -> str:
+def recover(container: LiveContainer, settings: Config) -> str:
     """Undo an inject, or complete an eject, that was killed; say which.
 
     Raises: NvhookError.
@@ -98,9 +89,7 @@ def recover(container: "LiveContainer", settings: "Config") -> str:
     return "an eject that was killed is completed"
 
 
-def _eject(
-    container: "LiveContainer", chosen: tuple[str, ...], host: "Inventory | None"
-) -> Detached:
+def _eject(container: LiveContainer, chosen: tuple[str, ...], host: Inventory | None) -> Detached:
     journal = container.journal
     selected, remaining = _split(journal.steps, chosen)
     own = belongings(chosen, container, host)
@@ -108,10 +97,18 @@ def _eject(
     if not selected and not foreign and journal.work is None:
         return Detached(unrevoked=tuple(_unrevoked(container, own)))
     writer = journal.work
-    journal.begin("eject", chosen)
     owners = {step.owner for step in selected}
     rules = [rule for step in selected if step.kind == RULES for rule in rules_of(step.new)]
     rules += [rule for each in own if each in owners or each in foreign for rule in own[each].rules]
+    try:
+        journal.begin("eject", chosen)
+    except OSError as error:  # access goes all the same, which needs no file
+        container.access.revoke(rules)
+        raise HostError(
+            f"access is revoked, but files stay in the container: {journal.path} can't be written: "
+            f"{error.strerror}",
+            "make room there, and eject again",
+        ) from error
     unrevoked = _forget(container, rules)
     undo_rules(container, selected)
     foreign += _revoke(container, own, foreign)
@@ -126,8 +123,8 @@ def _eject(
 
 
 def _split(
-    steps: "tuple[Step, ...]", chosen: tuple[str, ...]
-) -> "tuple[tuple[Step, ...], tuple[Step, ...]]":
+    steps: tuple[Step, ...], chosen: tuple[str, ...]
+) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """Return the steps to undo, and those that stay because a device that stays needs them."""
     others = {step.owner for step in steps if not is_shared(step.owner)} - {*chosen}
     needed = {step.path for step in steps if is_needed(step.owner, others)}
@@ -136,13 +133,13 @@ def _split(
         if is_needed(step.owner, others):
             kept.append(step)
         elif step.kind == DIRECTORY and any(path.startswith(step.path + "/") for path in needed):
-            kept.append(step.replace(owner=""))
+            kept.append(replace(step, owner=""))
         else:
             undone.append(step)
     return tuple(undone), tuple(kept)
 
 
-def _forget(container: "LiveContainer", rules: "list[DeviceRule]") -> "list[Left]":
+def _forget(container: LiveContainer, rules: list[DeviceRule]) -> list[Left]:
     """Take devices off the list of the container's systemd unit, which a reload would follow."""
     unit = cgroup.unit_of(container.process) if rules else ""
     if unit:
@@ -156,7 +153,7 @@ def _forget(container: "LiveContainer", rules: "list[DeviceRule]") -> "list[Left
 # ---- what the container has from its creation, or from someone else ----
 
 
-def _inventory(settings: "Config") -> "Inventory | None":
+def _inventory(settings: Config) -> Inventory | None:
     """Return the host's inventory, None where the driver has gone: the journal is enough then."""
     try:
         return pipeline.inventory(settings, capabilities=DRM_CAPABILITIES)
@@ -164,7 +161,7 @@ def _inventory(settings: "Config") -> "Inventory | None":
         return None
 
 
-def _foreign(container: "LiveContainer", own: "dict[str, Belonging]") -> list[str]:
+def _foreign(container: LiveContainer, own: dict[str, Belonging]) -> list[str]:
     """Return which devices the container has without inject's doing."""
     steps = container.journal.steps
     recorded = {step.path for step in steps if step.kind == MOUNT}
@@ -179,9 +176,7 @@ def _foreign(container: "LiveContainer", own: "dict[str, Belonging]") -> list[st
     return found
 
 
-def _revoke(
-    container: "LiveContainer", own: "dict[str, Belonging]", foreign: list[str]
-) -> list[str]:
+def _revoke(container: LiveContainer, own: dict[str, Belonging], foreign: list[str]) -> list[str]:
     """Deny what can still be opened; return the owners that are not among the foreign ones yet."""
     still = openable(own, container) if container.access.restricts() else []
     for owner in dict.fromkeys([*foreign, *still]):
@@ -190,7 +185,7 @@ def _revoke(
     return [owner for owner in still if owner not in foreign]
 
 
-def _unrevoked(container: "LiveContainer", own: "dict[str, Belonging]") -> "list[Left]":
+def _unrevoked(container: LiveContainer, own: dict[str, Belonging]) -> list[Left]:
     """Return which devices can be opened in spite of all, and why."""
     still = [own[owner].places[0] for owner in openable(own, container)]
     if not container.access.directories:
@@ -202,9 +197,11 @@ def _unrevoked(container: "LiveContainer", own: "dict[str, Belonging]") -> "list
     return [(place, f"{why}: access can't be revoked") for place in still]
 
 
-def _unmount(container: "LiveContainer", places: list[str]) -> "list[Left]":
+def _unmount(container: LiveContainer, places: list[str]) -> list[Left]:
     """Unmount nodes and files; where they were made, they stay."""
     left: list[Left] = []
+    if container.changed:
+        return [(place, container.changed) for place in places]
     if places:
         with container.process.mount_namespace():
             for place in places:
@@ -217,7 +214,7 @@ def _unmount(container: "LiveContainer", places: list[str]) -> "list[Left]":
 # ---- who holds it ----
 
 
-def _numbers(steps: "Iterable[Step]", own: "dict[str, Belonging]") -> dict[tuple[int, int], str]:
+def _numbers(steps: Iterable[Step], own: dict[str, Belonging]) -> dict[tuple[int, int], str]:
     """Return whose a device is, by (major, minor)."""
     found = {}
     for step in steps:
@@ -230,7 +227,7 @@ def _numbers(steps: "Iterable[Step]", own: "dict[str, Belonging]") -> dict[tuple
 
 
 def _holders(
-    container: "LiveContainer", numbers: dict[tuple[int, int], str]
+    container: LiveContainer, numbers: dict[tuple[int, int], str]
 ) -> dict[int, tuple[str, ...]]:
     held = container.holders(numbers)
     return {

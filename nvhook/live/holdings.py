@@ -4,6 +4,8 @@ A GPU is had when its node is in the container's /dev and the device cgroup lets
 without the other is shown, too: that is what goes wrong.
 """
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 

@@ -4,7 +4,10 @@ Each change is written down before it is made. A failure undoes those of this ca
 process left is undone, or completed, by the next call for the same container.
 """
 
-import posix
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
 
 from nvhook.core.edits import AdditionalGid, CgroupRule, EnvVar, Plan
 from nvhook.core.inventory import MigDevice
@@ -14,15 +17,13 @@ from nvhook.core.request import VISIBLE_DEVICES
 from nvhook.core.selection import select
 from nvhook.create import executor, pipeline
 from nvhook.create.loader_cache import LD_SO_CACHE
-from nvhook.errors import NvhookError
+from nvhook.errors import ContainerError, NvhookError
 from nvhook.formats.proc_driver import is_known_uuid
 from nvhook.live import eject, undo
-from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final
 
     from nvhook.config import Config
     from nvhook.core.edits import Edit
@@ -33,37 +34,30 @@ if TYPE_CHECKING:
     from nvhook.log import Log
 
 
-class Attached(Record):
+@dataclass(frozen=True, slots=True)
+class Attached:
     """What inject did: ``steps`` are this call's, none where everything was there already.
 
     ``missed`` are edits a running process can't be given, ``notes`` what was left out and why,
     ``recovered`` says what an earlier call had left unfinished.
     """
 
-    __slots__ = ("devices", "missed", "notes", "recovered", "steps")
-
-    def __init__(
-        self,
-        devices: "tuple[Device, ...]",
-        steps: "tuple[Step, ...]",
-        missed: "tuple[EnvVar | AdditionalGid, ...]",
-        notes: tuple[str, ...],
-        recovered: str,
-    ) -> None:
-        self.devices: Final = devices
-        self.steps: Final = steps
-        self.missed: Final = missed
-        self.notes: Final = notes
-        self.recovered: Final = recovered
+    devices: tuple[Device, ...]
+    steps: tuple[Step, ...]
+    missed: tuple[EnvVar | AdditionalGid, ...]
+    notes: tuple[str, ...]
+    recovered: str
 
 
-def inject(
-    container: "LiveContainer", request: "Request", settings: "Config", log: "Log"
-) -> Attached:
+def inject(container: LiveContainer, request: Request, settings: Config, log: Log) -> Attached:
     """Give a running container what it asks for, or leave it as it was.
 
     Raises: NvhookError.
     """
+    if container.changed:
+        raise ContainerError(
+            container.changed, "give the container's first process; nothing was changed in it"
+        )
     recovered = eject.recover(container, settings)
     devices, plan, owners = _plan(container, request, settings)
     work = executor.Application(container.rootfs, pipeline.machine(), _owning(container, owners))
@@ -87,7 +81,7 @@ def inject(
     finally:
         for _, source in sources:
             if source is not None:
-                posix.close(source)
+                os.close(source)
     steps = tuple(journal.taken)
     journal.commit((*[_owned(step, chosen) for step in before], *steps))
     executor.keep_over_reload(executor.rules_of(plan), container.process, log)
@@ -97,22 +91,22 @@ def inject(
     return Attached(devices, steps, tuple(missed), notes, recovered)
 
 
-def name_of(device: "Device") -> str:
+def name_of(device: Device) -> str:
     """Return what names a device in a request."""
     if isinstance(device, MigDevice):
         return device.uuid or device.name
     return device.uuid if is_known_uuid(device.uuid) else str(device.index)
 
 
-def _owned(step: "Step", chosen: tuple[str, ...]) -> "Step":
+def _owned(step: Step, chosen: tuple[str, ...]) -> Step:
     """Make that a chosen GPU's own which its MIG devices had of it before."""
     bus = step.owner.removesuffix("/")
-    return step.replace(owner=bus) if bus in chosen else step
+    return replace(step, owner=bus) if bus in chosen else step
 
 
 def _plan(
-    container: "LiveContainer", request: "Request", settings: "Config"
-) -> "tuple[tuple[Device, ...], Plan, dict[Edit, str]]":
+    container: LiveContainer, request: Request, settings: Config
+) -> tuple[tuple[Device, ...], Plan, dict[Edit, str]]:
     """Return the devices, their plan, and the owners of those edits that are not the driver's."""
     capabilities = tuple(sorted(request.driver_capabilities))
     host = pipeline.inventory(settings, request.devices, capabilities)
@@ -134,20 +128,17 @@ def _plan(
 
 
 def _apply(
-    container: "LiveContainer",
+    container: LiveContainer,
     plan: Plan,
-    owners: "dict[Edit, str]",
+    owners: dict[Edit, str],
     work: executor.Application,
-    sources: "list[tuple[Edit, int | None]]",
-    log: "Log",
+    sources: list[tuple[Edit, int | None]],
+    log: Log,
 ) -> tuple[str, ...]:
     for owner in dict.fromkeys([owners.get(edit, DRIVER) for edit in plan.edits]):
         container.owner = owner
-        rules = [
-            (edit.type, edit.major, edit.minor, edit.access)
-            for edit in plan.edits
-            if isinstance(edit, CgroupRule) and owners.get(edit, DRIVER) == owner
-        ]
+        own = [edit for edit in plan.edits if owners.get(edit, DRIVER) == owner]
+        rules = executor.rules_of(Plan(tuple(own)))
         for note in container.access.grant(rules, container.announce_rules):
             log.info("device rules", done=note)
     if not container.access.directories:
@@ -164,10 +155,10 @@ def _apply(
     return tuple(note for note in work.notes if not note.startswith("left out, the process"))
 
 
-def _owning(container: "LiveContainer", owners: "dict[Edit, str]") -> "Callable[[Edit], None]":
+def _owning(container: LiveContainer, owners: dict[Edit, str]) -> Callable[[Edit], None]:
     """Return what says of each edit, before it is applied, whose the next steps are."""
 
-    def before(edit: "Edit") -> None:
+    def before(edit: Edit) -> None:
         container.owner = owners.get(edit, DRIVER)
 
     return before

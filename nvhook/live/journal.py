@@ -3,40 +3,42 @@
 The file is the truth of what was committed, one step a line; after a line "work" come the steps of
 an inject or eject that is not finished, each written before it is taken. Committing replaces the
 file in one rename. A file that ends in "work" after its process has gone says what to undo or
-complete. It is named by mount namespace, process and start time: none of them alone is unique.
+complete. It is named by the container's first process and its start time, and says which container
+that was: where that, or its root, is another one now, nothing is undone in its files.
 """
+
+from __future__ import annotations
 
 import json  # here: while it is in a container, nothing may be imported
 import os
 import re
 import signal
 from base64 import b64decode, b64encode
+from dataclasses import dataclass
 from hashlib import sha256
 
-from nvhook import lock
+from nvhook import lock, state
 from nvhook.core.ownership import is_shared
 from nvhook.errors import FormatError, HostError
 from nvhook.kernel.root import CONTENT, DIRECTORY, FILE, LINK, MOUNT, OldFile
-from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.kernel.device_rules import DeviceRule
 
 RULES = "rules"
 VERSION = 1
 MAX_BYTES = 256 << 20
 # How many numbers each kind of step has.
-_NUMBERS = {RULES: 1, MOUNT: 2, DIRECTORY: 0, FILE: 0, LINK: 0, CONTENT: 0}
+_NUMBERS = {RULES: 1, MOUNT: 2, DIRECTORY: 0, FILE: 0, LINK: 0, CONTENT: 2}
 _RULE = r"[bc] \d+:\d+ [rwm]"
 _RULES = re.compile(rf"{_RULE}+(,{_RULE}+)*")
 _OLD_RULES = re.compile(rf"({_RULE}*(,{_RULE}*)*)?")
 _FAULT = "NVHOOK_FAULT"  # for tests: end the process, as by kill -9, at this boundary
 
 
-class Step(Record):
+@dataclass(frozen=True, slots=True)
+class Step:
     """One change. What ``path``, ``new``, ``old`` and ``numbers`` say depends on ``kind``.
 
     rules: cgroup directory, "c 195:0 rw,...", the same of what it said of these devices before,
@@ -45,34 +47,21 @@ class Step(Record):
     ``owner``: see core.ownership.
     """
 
-    __slots__ = ("kind", "new", "numbers", "old", "owner", "path")
-
-    def __init__(
-        self,
-        kind: str,
-        owner: str,
-        path: str,
-        new: str = "",
-        old: "OldFile | str | None" = None,
-        numbers: tuple[int, ...] = (),
-    ) -> None:
-        self.kind: Final = kind
-        self.owner: Final = owner
-        self.path: Final = path
-        self.new: Final = new
-        self.old: Final = old
-        self.numbers: Final = numbers
+    kind: str
+    owner: str
+    path: str
+    new: str = ""
+    old: OldFile | str | None = None
+    numbers: tuple[int, ...] = ()
 
 
-class Work(Record):
+@dataclass(frozen=True, slots=True)
+class Work:
     """An unfinished inject or eject: ``gpus`` are owners, ``writer`` the process that did it."""
 
-    __slots__ = ("gpus", "kind", "writer")
-
-    def __init__(self, kind: str, gpus: tuple[str, ...], writer: int) -> None:
-        self.kind: Final = kind
-        self.gpus: Final = gpus
-        self.writer: Final = writer
+    kind: str
+    gpus: tuple[str, ...]
+    writer: int
 
 
 class Journal:
@@ -81,7 +70,7 @@ class Journal:
     ``steps`` are committed; ``work`` is unfinished (None: nothing is) and ``taken`` its steps.
     """
 
-    def __init__(self, state_directory: str, name: str, boot_id: str) -> None:
+    def __init__(self, state_directory: str, name: str, boot_id: str, identity: str = "") -> None:
         """Open or start a journal, and wait for the lock.
 
         Raises: HostError if the directory can't be used; FormatError for a damaged file.
@@ -92,9 +81,12 @@ class Journal:
         self.work: Work | None = None
         self.taken: list[Step] = []
         self._boot_id = boot_id
+        self._identity = identity
+        # Whether what is written is of the container as it is now.
+        self.is_of_this = True
         self._file = -1
         try:
-            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            state.make_private(state_directory, os.path.dirname(self.path))
             self._lock = lock.take(f"{self.path}.lock")
         except OSError as error:
             raise HostError(
@@ -146,7 +138,8 @@ class Journal:
         os.close(self._lock)
 
     def _committed(self) -> list[object]:
-        return [{"nvhook": VERSION, "boot": self._boot_id}, *(_row(step) for step in self.steps)]
+        head = {"nvhook": VERSION, "boot": self._boot_id, "container": self._identity}
+        return [head, *(_row(step) for step in self.steps)]
 
     def _replace(self, rows: list[object]) -> None:
         self._close_file()
@@ -185,13 +178,15 @@ class Journal:
             if rows[0]["boot"] != self._boot_id:
                 return
             self._take(rows[1:])
+            self.is_of_this = rows[0].get("container") == self._identity
+            self._identity = rows[0].get("container", "")
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             raise FormatError(
                 f"the journal {self.path} is damaged",
                 "move it away: what it says about this container is then not undone",
             ) from error
 
-    def _take(self, rows: "list[dict[str, object] | list[object]]") -> None:
+    def _take(self, rows: list[dict[str, object] | list[object]]) -> None:
         steps: list[Step] = []
         for row in rows:
             if isinstance(row, list):
@@ -210,7 +205,7 @@ class Journal:
             self.taken = steps
 
 
-def rules_of(text: str) -> "tuple[DeviceRule, ...]":
+def rules_of(text: str) -> tuple[DeviceRule, ...]:
     """Return the rules in a step's text."""
     rules = []
     for each in text.split(",") if text else ():
@@ -220,7 +215,7 @@ def rules_of(text: str) -> "tuple[DeviceRule, ...]":
     return tuple(rules)
 
 
-def rules_text(rules: "tuple[DeviceRule, ...]") -> str:
+def rules_text(rules: tuple[DeviceRule, ...]) -> str:
     """Return rules as the text of a step."""
     return ",".join([f"{kind} {major}:{minor} {access}" for kind, major, minor, access in rules])
 
@@ -241,7 +236,7 @@ def names(state_directory: str) -> tuple[str, ...]:
         found = os.listdir(directory(state_directory))
     except FileNotFoundError:
         return ()
-    return tuple(sorted(name for name in found if re.fullmatch(r"[0-9]+-[0-9]+-[0-9]+", name)))
+    return tuple(sorted(name for name in found if re.fullmatch(r"[0-9]+-[0-9]+", name)))
 
 
 def forget(state_directory: str, name: str) -> None:

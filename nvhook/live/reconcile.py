@@ -4,7 +4,10 @@ systemd (daemon-reload, set-property) and a runtime's update may put device prog
 beside or in place of the patched one, and then the GPU is lost.
 """
 
+from __future__ import annotations
+
 import json
+from dataclasses import dataclass
 from functools import partial
 
 from nvhook.errors import ContainerError, NvhookError
@@ -12,30 +15,25 @@ from nvhook.kernel import child
 from nvhook.live import eject
 from nvhook.live.container import LiveContainer, is_running, process_of
 from nvhook.live.journal import RULES, forget, names, rules_of
-from nvhook.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from nvhook.config import Config
 
 
 SECONDS = 20.0  # for one container
 
 
-class Reconciled(Record):
+@dataclass(frozen=True, slots=True)
+class Reconciled:
     """One container: its first process, and lines that say what was done or what failed."""
 
-    __slots__ = ("done", "pid", "problem")
-
-    def __init__(self, pid: int, done: tuple[str, ...], problem: str = "") -> None:
-        self.pid: Final = pid
-        self.done: Final = done
-        self.problem: Final = problem
+    pid: int
+    done: tuple[str, ...]
+    problem: str = ""
 
 
-def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
+def reconcile(settings: Config) -> tuple[Reconciled, ...]:
     """Go through all journals; a container that fails, or hangs, does not stop the others."""
     found = []
     for name in names(settings.state_directory):
@@ -53,7 +51,7 @@ def reconcile(settings: "Config") -> tuple[Reconciled, ...]:
     return tuple(found)
 
 
-def _answer(pid: int, name: str, settings: "Config") -> bytes:
+def _answer(pid: int, name: str, settings: Config) -> bytes:
     """Return what was done in a container and what failed, in JSON."""
     try:
         answer: tuple[tuple[str, ...], str] = _container(pid, name, settings), ""
@@ -62,7 +60,7 @@ def _answer(pid: int, name: str, settings: "Config") -> bytes:
     return json.dumps(answer).encode()
 
 
-def _container(pid: int, name: str, settings: "Config") -> tuple[str, ...]:
+def _container(pid: int, name: str, settings: Config) -> tuple[str, ...]:
     with LiveContainer(pid, settings.state_directory, force=True) as container:
         if container.journal.name != name:  # the kernel has it so, not the journal's directory
             raise ContainerError(

@@ -1,5 +1,9 @@
 """Undo what inject's journal says, for eject and for an inject that has failed or was killed."""
 
+from __future__ import annotations
+
+import os
+
 from nvhook.create.loader_cache import LD_SO_CACHE
 from nvhook.errors import ContainerError, FormatError
 from nvhook.formats import ldcache
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 Left = tuple[str, str]  # what stays, and why
 
 
-def undo(container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | None") -> list[Left]:
+def undo(container: LiveContainer, steps: tuple[Step, ...], work: Work | None) -> list[Left]:
     """Undo steps, rules first; doing it again changes nothing.
 
     work: the unfinished work of a process that was killed, or of this one.
@@ -28,7 +32,7 @@ def undo(container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | No
     return undo_files(container, steps, work)
 
 
-def undo_rules(container: "LiveContainer", steps: "Iterable[Step]") -> None:
+def undo_rules(container: LiveContainer, steps: Iterable[Step]) -> None:
     """Take device rules back, in each cgroup the newest first."""
     rules = [step for step in steps if step.kind == RULES][::-1]
     # A denial in v1 reaches the directories below, where it may take more than was given there.
@@ -39,14 +43,14 @@ def undo_rules(container: "LiveContainer", steps: "Iterable[Step]") -> None:
         boundary()
 
 
-def undo_files(
-    container: "LiveContainer", steps: "tuple[Step, ...]", work: "Work | None"
-) -> list[Left]:
+def undo_files(container: LiveContainer, steps: tuple[Step, ...], work: Work | None) -> list[Left]:
     """Take back mounts, links and files, the newest first."""
     left: list[Left] = []
     inside = [step for step in reversed(steps) if step.kind != RULES]
     if not inside:
         return left
+    if container.changed:
+        return [(step.path, container.changed) for step in inside]
     contents: dict[str, list[Step]] = {}
     for step in steps:
         if step.kind == CONTENT:
@@ -71,12 +75,14 @@ def undo_files(
     return left
 
 
-def _undo(rootfs: "Root", step: "Step") -> str:
+def _undo(rootfs: Root, step: Step) -> str:
     device, inode = step.numbers or (0, 0)
-    return rootfs.undo(RootStep(step.kind, step.path, step.new.encode(), step.old, (device, inode)))
+    return rootfs.undo(
+        RootStep(step.kind, step.path, os.fsencode(step.new), step.old, (device, inode))
+    )
 
 
-def _give_back(rootfs: "Root", path: str, steps: "list[Step]", libraries: "set[str]") -> str:
+def _give_back(rootfs: Root, path: str, steps: list[Step], libraries: set[str]) -> str:
     """Give a file back as it was before the first of steps (oldest first)."""
     if not steps:  # done with a newer step of the same file
         return ""
@@ -86,10 +92,10 @@ def _give_back(rootfs: "Root", path: str, steps: "list[Step]", libraries: "set[s
     if now is None or (old is not None and now == old.data):
         return ""
     if steps[-1].new in {"", digest(now)}:
-        return rootfs.undo(RootStep(CONTENT, path, old=old))
+        return _restore(rootfs, steps[0], old)
     known = {step.new for step in steps[:-1]}
     if digest(now) in known:
-        return rootfs.undo(RootStep(CONTENT, path, old=old))
+        return _restore(rootfs, steps[0], old)
     if path != LD_SO_CACHE:
         return "the container has changed it since"
     # The container ran its own ldconfig: only what is ours goes.
@@ -101,8 +107,13 @@ def _give_back(rootfs: "Root", path: str, steps: "list[Step]", libraries: "set[s
         data = ldcache.render(replace(cache, entries=tuple(entries)))
     except FormatError as error:
         return str(error)
-    return rootfs.undo(RootStep(CONTENT, path, old=OldFile(data, 0o644, rootfs.owner)))
+    return _restore(rootfs, steps[0], OldFile(data, 0o644, rootfs.owner))
 
 
-def _is_ours(path: str, libraries: "set[str]") -> bool:
+def _restore(rootfs: Root, step: Step, old: OldFile | None) -> str:
+    device, inode = step.numbers
+    return rootfs.undo(RootStep(CONTENT, step.path, old=old, identity=(device, inode)))
+
+
+def _is_ours(path: str, libraries: set[str]) -> bool:
     return path in libraries or f"/usr{path}" in libraries

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from nvhook import config
 from nvhook.cdi import specs
-from nvhook.cli import main
+from nvhook.cli.root import main
 from nvhook.core.features import FEATURES, IMEX, MANAGEMENT
 from nvhook.errors import HostError
 from nvhook.formats.cdi_reader import parse

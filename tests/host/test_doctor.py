@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nvhook import config as configuration
 from nvhook import state
-from nvhook.cli import main
+from nvhook.cli.root import main
 from nvhook.create import pipeline
 from nvhook.doctor import engine_checks, report, system_checks
 from nvhook.doctor.check import FAILED, NOT_APPLICABLE, NOT_CHECKED, OK, WARNING, Check

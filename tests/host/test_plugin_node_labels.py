@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nvhook.cli import main
+from nvhook.cli.root import main
 from nvhook.sim.driver import create
 
 MIXED = "mig.strategy=mixed"

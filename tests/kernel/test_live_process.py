@@ -41,7 +41,7 @@ def test_what_can_not_be_opened_is_not_called_gone(monkeypatch, error, says) -> 
     def refuse(*_arguments: object) -> int:
         raise error
 
-    monkeypatch.setattr("nvhook.kernel.process.posix.open", refuse)
+    monkeypatch.setattr("nvhook.kernel.process.os.open", refuse)
     with pytest.raises(ContainerError) as caught:
         Process(1)
     assert says in caught.value.hint

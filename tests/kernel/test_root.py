@@ -13,7 +13,7 @@ from nvhook._native import call, lib
 from nvhook.errors import ContainerError
 from nvhook.kernel import mounts
 from nvhook.kernel.refusals import NoPlaceError
-from nvhook.kernel.root import CONTENT, FILE, LINK, MOUNT, Root
+from nvhook.kernel.root import CONTENT, FILE, LINK, MOUNT, Root, Step
 
 pytestmark = pytest.mark.root
 
@@ -58,6 +58,19 @@ def test_files_of_the_kernel_are_not_read(root_host):
             rootfs.read("/proc/kpageflags", 100)
     finally:
         rootfs.close()
+
+
+def test_a_file_of_the_kernel_is_not_read_to_be_given_back(rootfs, tmp_path):
+    """Reading /proc/kmsg waits for ever."""
+    (tmp_path / "etc/ld.so.cache").touch()
+    version = mounts.clone("/proc/version", ("ro",))
+    try:
+        assert rootfs.attach("/etc/ld.so.cache", version)
+        with pytest.raises(ContainerError, match="leads into procfs"):
+            rootfs.write("/etc/ld.so.cache", b"new")
+    finally:
+        rootfs.undo_all()
+        os.close(version)
 
 
 @pytest.fixture
@@ -267,6 +280,44 @@ def test_every_step_is_told_before_it_is_taken(tmp_path, source):
     assert told[4].new == told[6].new == b"x"
     assert (told[6].old.data, told[6].old.mode) == (b"old", 0o644)
     assert sorted(os.listdir(tmp_path)) == ["file", "old"]
+
+
+def test_an_interrupt_before_the_recorder_stops_the_step(tmp_path, source, monkeypatch, capfd):
+    """Nothing may be changed, or printed: that would read the container's files."""
+
+    def interrupted(root, step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Root, "_record", interrupted)
+    rootfs = Root(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), recorder=lambda step: None)
+    with pytest.raises(KeyboardInterrupt):
+        rootfs.attach("/new", source)
+    rootfs.close()
+
+    assert os.listdir(tmp_path) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_are_bytes(tmp_path, root_host):
+    """An image's need not be UTF-8, which must hold up neither reading nor an undo."""
+    name, target = os.fsdecode(b"lib\xff.so"), os.fsdecode(b"else\xffwhere")
+    (tmp_path / name).symlink_to(target)
+    (tmp_path / target).write_text("read")
+    steps: list[Step] = []
+    rootfs = Root(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), recorder=steps.append)
+    try:
+        assert rootfs.names("/") == sorted([name, target])
+        reader = rootfs.reader(f"/{name}")
+        assert reader is not None
+        with reader as read:
+            assert read(0, 9) == b"read"
+
+        assert rootfs.link(f"/{name}", "target")
+        assert os.readlink(tmp_path / name) == "target"
+        assert rootfs.undo(steps[0]) == ""
+        assert os.readlink(tmp_path / name) == target
+    finally:
+        rootfs.close()
 
 
 @pytest.mark.parametrize("place", ["image", "own-tmpfs"])

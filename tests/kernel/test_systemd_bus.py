@@ -9,13 +9,45 @@ from pathlib import Path
 import pytest
 
 from nvhook.errors import HostError
-from nvhook.kernel import dbus, systemd
-from nvhook.kernel.dbus import MAX_REPLY, Writer
+from nvhook.kernel import systemd
 
 RULES = [("c", 195, 1, "rw"), ("b", 8, 0, "r")]
 RETURN, ERROR, SIGNAL = 2, 3, 4
 FIELD = b"\5\1u\0\0\0\0\0"  # REPLY_SERIAL: half a number, and what fills up to 8
+MAX_REPLY = 1 << 20
 Answer = Callable[[int], bytes]
+
+
+class Writer:
+    """Bytes of a message, aligned as they are written."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def align(self, size: int) -> None:
+        self.data += bytes(-len(self.data) % size)
+
+    def number(self, value: int) -> None:
+        self.align(4)
+        self.data += struct.pack("<I", value)
+
+    def text(self, value: str) -> None:
+        raw = value.encode()
+        self.number(len(raw))
+        self.data += raw + b"\0"
+
+    def signature(self, value: str) -> None:
+        self.data += bytes([len(value)]) + value.encode() + b"\0"
+
+    def begin_array(self, element_alignment: int) -> int:
+        self.number(0)
+        place = len(self.data) - 4
+        self.align(element_alignment)
+        return place
+
+    def end_array(self, place: int, element_alignment: int) -> None:
+        start = place + 4 + -(place + 4) % element_alignment
+        self.data[place : place + 4] = struct.pack("<I", len(self.data) - start)
 
 
 def message(kind: int, reply_to: int, body: bytes = b"", error: str = "", size: int = -1) -> bytes:
@@ -133,6 +165,17 @@ def test_devices_are_taken_off_a_list_and_the_others_stay(bus) -> None:
     assert b"8:0" not in done
 
 
+def test_a_list_that_is_not_understood_is_not_shortened(bus) -> None:
+    listed = variant("a(ss)", "/dev/char/195:1", "/dev/null")
+    bus.answers = [
+        reply(variant("s", "closed")),
+        reply(listed.replace(b"\2\0\0\0rw\0", b"\3\0\0\0rw\0")),
+    ]
+
+    with pytest.raises(HostError, match=r"about a-b\.scope is not understood"):
+        systemd.forget("a-b.scope", RULES, str(bus.path))
+
+
 def test_a_list_without_them_is_left_alone(bus) -> None:
     bus.answers = [reply(variant("s", "auto")), reply(variant("a(ss)", "/dev/null"))]
     systemd.forget("a-b.scope", RULES, str(bus.path))
@@ -198,8 +241,7 @@ def test_a_refused_login_and_an_absent_socket_are_errors(bus, tmp_path) -> None:
         systemd.allow("a.scope", RULES, str(tmp_path / "absent"))
 
 
-def test_a_systemd_that_accepts_nobody_is_given_up(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(dbus, "TIMEOUT", 1)
+def test_a_systemd_that_accepts_nobody_is_given_up(tmp_path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
         full.bind(path)
@@ -209,7 +251,7 @@ def test_a_systemd_that_accepts_nobody_is_given_up(tmp_path, monkeypatch) -> Non
 
         def ask() -> None:
             with pytest.raises(HostError) as caught:
-                systemd.allow("a.scope", RULES, path)
+                systemd.allow("a.scope", RULES, path, seconds=1)
             outcome.append(caught.value)
 
         thread = threading.Thread(target=ask, daemon=True)

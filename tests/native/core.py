@@ -10,7 +10,7 @@ from typing import Any
 from cffi import FFI
 
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-FILES = ("request.c", "splice.c", "json.c", "sha256.c")
+FILES = ("request.c", "splice.c", "json.c", "blake2b.c")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def splice(text: bytes, items: list[str]) -> bytes | None:
         span.to = buffer + (len(buffer) - 1)
     size = ffi.new("size_t *")
     request = ffi.new("struct request *", lib.read_request(data, len(text)))
-    spliced = lib.splice(data, len(text), request, spans, size)
+    spliced = lib.splice_items(data, len(text), request, spans, size)
     if spliced == ffi.NULL:
         return None
     try:

@@ -4,9 +4,16 @@
 
 #include "splice.h"
 
+#define X16 "xxxxxxxxxxxxxxxx"
+#define X128 X16 X16 X16 X16 X16 X16 X16 X16
+
 static const char *const items[ADDITIONS] = {
-	[ADD_DEVICES] = "{\"path\":\"/dev/x\"},{}", [ADD_ENV] = "\"A=b\"",	 [ADD_RULES] = "{\"allow\":true}",
-	[ADD_MOUNTS] = "{\"destination\":\"/x\"}",  [ADD_GIDS] = "7,8", [ADD_HOOKS] = "{\"path\":\"/x\"}",
+	[ADD_DEVICES] = "{\"path\":\"/dev/x\"},{}",
+	[ADD_ENV] = "\"A=" X128 X128 X128 "\"", /* more than the room for names */
+	[ADD_RULES] = "{\"allow\":true}",
+	[ADD_MOUNTS] = "{\"destination\":\"/x\"}",
+	[ADD_GIDS] = "7,8",
+	[ADD_HOOKS] = "{\"path\":\"/x\"}",
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -19,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < ADDITIONS; i++)
 		spans[i] = (struct span){ items[i], items[i] + strlen(items[i]) };
 	size_t spliced_size;
-	char *spliced = splice(text, size, &request, spans, &spliced_size);
+	char *spliced = splice_items(text, size, &request, spans, &spliced_size);
 	if (spliced) {
 		struct request again = read_request(spliced, spliced_size);
 		if (!again.understood || again.wanted != request.wanted || again.gpu_hooks != request.gpu_hooks ||

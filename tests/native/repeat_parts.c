@@ -9,6 +9,14 @@ int fail(const char *what, const char *hint)
 	return 1;
 }
 
+bool path_of(char *out, size_t size, const char *format, ...)
+{
+	(void)out;
+	(void)size;
+	(void)format;
+	return false;
+}
+
 /* Does a recording hold for a root? text is changed. */
 int holds(char *text, size_t size, int root)
 {

@@ -11,7 +11,19 @@ from cffi import FFI
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "nvhook/_native"
-FILES = ("recording", "observe", "devices", "root", "bpf", "syscalls", "request", "json", "sha256")
+FILES = (
+    "recording",
+    "observe",
+    "devices",
+    "root",
+    "bpf",
+    "syscalls",
+    "systemd",
+    "splice",
+    "request",
+    "json",
+    "blake2b",
+)
 
 
 @cache

@@ -21,8 +21,8 @@ WARNINGS = ("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-sani
 
 # Target (a C file beside this one): the files of nvhook/_native it needs, what it starts from.
 TARGETS = {
-    "fuzz_state": ("request.c json.c sha256.c", "oci/*/*/state*.json"),
-    "fuzz_config": ("request.c splice.c json.c sha256.c", "oci/*/*/config.json"),
+    "fuzz_state": ("request.c json.c blake2b.c", "oci/*/*/state*.json"),
+    "fuzz_config": ("request.c splice.c json.c blake2b.c", "oci/*/*/config.json"),
 }
 
 

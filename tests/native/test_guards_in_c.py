@@ -4,10 +4,13 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from nvhook import observations
 from nvhook.core.edits import DeviceNode
+from nvhook.create.recording import SCHEMA
 from nvhook.create.sources import open_source
 from nvhook.create.target import Target
 from nvhook.errors import ContainerError, HostError
@@ -125,3 +128,22 @@ def test_a_file_that_is_another_one_meanwhile_is_not_mounted(require, tmp_path, 
 
     line = ("mount", path, "/lib/x", 7, status.st_dev, status.st_ino)
     assert repeater.has_source(*line) == (change in ("none", "content"))
+
+
+def held(*looks: tuple[object, ...], root: int = -1) -> bool:
+    """Tell whether a recording of some looks holds."""
+    lines = [SCHEMA, *["\t".join(map(str, look)) for look in looks], "end", ""]
+    return repeater.holds("\n".join(lines).encode(), root)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_read"), [("/etc/passwd", True), ("/proc/version", False), ("/dev/null", False)]
+)
+def test_only_an_images_own_files_are_read(path, is_read):
+    """What the kernel makes up may be without end, or wait for ever: /proc/kmsg does."""
+    data = Path(path).read_bytes()[:64]
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        assert held(("bytes", path, "0+64", observations.digest(data)), root=root) == is_read
+    finally:
+        os.close(root)

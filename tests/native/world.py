@@ -270,7 +270,7 @@ class World:
         work = executor.Application(target.rootfs, machine, recording=record)
         sources = work.open_sources(plan.edits, log)
         for rule in executor.rules_of(plan):
-            record.operation("rule", rule.type, rule.major, rule.minor, rule.access)
+            record.operation("rule", *rule)
         work.run(sources)
 
     def _open_source(self, edit: Any, log: Log) -> int | None:

@@ -28,7 +28,6 @@ SLOW = {
     "inspect",
 }
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
-LAUNCHER = ("launcher", "bundle", "interpreter", "runtime")
 
 # Runs a door as the launcher does and writes down which modules it has loaded.
 RECORD = """
@@ -194,7 +193,7 @@ def test_a_traceback_is_for_who_debugs(runc, copy, debug) -> None:
 def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> None:
     """The build takes musl where it is, so that glibc's is tried only here."""
     require(shutil.which("musl-gcc") is not None, "needs musl-tools")
-    sources = [SOURCES / f"{name}.c" for name in LAUNCHER]
+    sources = sorted(SOURCES.glob("*.c"))
     made = copy.launcher.with_name("glibc")
     subprocess.run(
         ["cc", "-O2", "-static", '-DNVHOOK_VERSION="0"', "-o", made, *sources], check=True

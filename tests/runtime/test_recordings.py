@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from nvhook import observations
 from nvhook.formats.ldcache_splice import splice
 from nvhook.sim.elf_writer import ABIS, shared_library
 from tests.runtime.expectations import ALLOWED, DENIED
 from tests.runtime.simulated import Driver
 
 COMPAT = "/usr/local/cuda/compat"
-NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # its SHA-256
+NOTHING = observations.digest(b"")
 
 
 def recordings(engine) -> list[Path]:
@@ -71,6 +72,45 @@ def test_a_name_in_an_image_is_no_line_of_a_recording(recorded, bundles):
 
         assert answers == {"open /nodes/nvidia3": ALLOWED, "open /nodes/nvidia0": DENIED}
         assert recordings(recorded) == []
+
+
+@pytest.mark.parametrize("path", ["/etc/ld.so.cache", f"{COMPAT}/libcuda.so.590.44.01"])
+def test_a_file_that_leads_into_procfs_is_not_read(recorded, bundles, path):
+    """Reading this one waits for ever, and takes from the host's log."""
+    first, second = bundles(recorded), bundles(recorded)
+    share_settings(second, first)
+    image = shared_library(ABIS[os.uname().machine], "libcuda.so.1", "the image's")
+    for bundle in (first, second):
+        bundle.put(f"{COMPAT}/libcuda.so.590.44.01", image)
+        bundle.link(f"{COMPAT}/libcuda.so.1", "libcuda.so.590.44.01")
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    time.sleep(0.2)
+    recorded.start(first)
+    assert len(recordings(recorded)) == 1
+    (second.seen_root / path[1:]).unlink(missing_ok=True)
+    second.link(path, "/proc/kmsg")
+
+    if path == "/etc/ld.so.cache":
+        assert "leads into procfs" in recorded.fail(second)
+    else:
+        recorded.start(second)
+        assert not is_repeated(second)
+
+
+def test_what_is_masked_already_is_not_masked_again(recorded, bundles):
+    """By a second hook of the same container; the first one's work is repeated."""
+    first, second = bundles(recorded), bundles(recorded)
+    for bundle in (first, second):
+        share_settings(bundle, first)
+        bundle.show_proc_driver()
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        bundle.args("/bin/grep", "-c", " /proc/driver/nvidia ", "/proc/self/mountinfo")
+    second.config["hooks"]["prestart"].append(second.hook())
+    time.sleep(0.2)
+
+    assert [recorded.start(bundle).stdout for bundle in (first, second)] == ["1\n", "1\n"]
+    ways = [line for line in second.logged().splitlines() if "msg=injected" in line]
+    assert ["replayed=true" in line for line in ways] == [False, True, False]
 
 
 # ---- what is repeated equals what Python would do, in real containers ----

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -227,6 +228,13 @@ def test_text_there_and_back(original: cdi_spec.Spec) -> None:
     assert list(violations(original)) == []
     assert parse(dump_json(original).encode(), "a.json") == original
     assert parse(dump_yaml(original).encode(), "a.yaml") == original
+
+
+@given(SPECS)
+def test_libyaml_writes_the_same_bytes(original: cdi_spec.Spec) -> None:
+    document = json.loads(dump_json(original))
+    expected = yaml.safe_dump(document, sort_keys=False, width=1000, explicit_start=True)
+    assert dump_yaml(original) == expected
 
 
 @given(SPECS)

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nvhook
-from nvhook import cli, config, state
-from nvhook.cli import main
+from nvhook import config, state
+from nvhook.cli.root import COMMANDS, main
 from nvhook.core.edits import (
     CachedLibrary,
     CgroupRule,
@@ -251,7 +251,7 @@ def test_operating_system_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bug_shows_no_traceback_unless_asked_for() -> None:
-    script = "import nvhook.cli as c; c.main.callback = lambda: 1 / 0; c.run()"
+    script = "import nvhook.cli.root as c; c.main.callback = lambda: 1 / 0; c.run()"
     command = [sys.executable, "-I", "-c", script, "config", "default"]
     for debug, traceback in (("", False), ("1", True)):
         environment = {**os.environ, "NVHOOK_DEBUG": debug}
@@ -308,7 +308,7 @@ def test_default_configuration_can_be_used_as_a_file(tmp_path: Path) -> None:
 
 def test_help_lists_commands_as_they_describe_themselves() -> None:
     context = click.Context(main)
-    for name, (_, text) in cli.COMMANDS.items():
+    for name, (_, text) in COMMANDS.items():
         command = main.get_command(context, name)
         assert command is not None
         assert (command.help or "").splitlines()[0] == text
@@ -316,14 +316,37 @@ def test_help_lists_commands_as_they_describe_themselves() -> None:
 
 
 def test_version() -> None:
-    done = process("--version")
-    assert (done.returncode, done.stdout) == (0, f"nvhook {nvhook.__version__}\n")
+    for words in (["--version"], ["--config", "/nothing", "--version"]):
+        done = process(*words)
+        assert (done.returncode, done.stdout) == (0, f"nvhook {nvhook.__version__}\n")
+
+
+def test_version_loads_no_click() -> None:
+    script = "import sys; sys.argv = ['nvhook', '--version']; from nvhook.cli import run; "
+    script += "sys.modules['click'] = None; run()"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"nvhook {nvhook.__version__}\n"), done.stderr
+
+
+def test_version_that_can_not_be_written_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "nvhook", "--version"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "nvhook: No space left on device\n")
 
 
 def test_commands_are_imported_when_needed() -> None:
     script = """
 import sys
-import nvhook.cli as cli
+import nvhook.cli.root as cli
 try:
     cli.main(["--help"], prog_name="nvhook")
 except SystemExit:
@@ -334,7 +357,7 @@ print(sorted(loaded), file=sys.stderr)
     done = subprocess.run(
         [sys.executable, "-I", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stderr == "['nvhook.cli.options']\n"
+    assert done.stderr == "['nvhook.cli.options', 'nvhook.cli.root']\n"
 
 
 def test_shell_completion() -> None:

@@ -16,6 +16,7 @@ from nvhook import config, state
 from nvhook.config import SETTINGS, Config
 from nvhook.core.catalog import CAPABILITIES
 from nvhook.errors import ConfigError
+from nvhook.settings import FILE, PATH
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,7 @@ accept-volume-mounts = true
 supported-driver-capabilities = ["utility", "compute"]
 swarm-resource = ["DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"]
 device-rules = false
+recordings = false
 accept-cdi-annotations = false
 handler.runtimes = ["/opt/crun"]
 handler.mounts = "spec"
@@ -98,6 +100,7 @@ inject-unlisted-driver-libraries = false
         supported_driver_capabilities=("compute", "utility"),
         swarm_resource=("DOCKER_RESOURCE_B", "DOCKER_RESOURCE_A"),
         device_rules=False,
+        recordings=False,
         accept_cdi_annotations=False,
         handler_runtimes=("/opt/crun",),
         handler_mounts="spec",
@@ -269,7 +272,7 @@ def test_unwritable_state_directory_is_no_error(tmp_path: Path, state_directory:
 
 def test_ctk812_no_setting_names_a_program() -> None:
     """NVIDIA's ldconfig setting could run a program of the container: nvhook has none like it."""
-    assert [setting.key for setting in SETTINGS if setting.kind in {"path", "file"}] == [
+    assert [setting.key for setting in SETTINGS if setting.kind in {PATH, FILE}] == [
         "driver-root",
         "dev-root",
         "proc-root",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nvhook.cli import main
 from nvhook.cli.engine_file import read_text, write_text
+from nvhook.cli.root import main
 from nvhook.engines import containerd, crio, docker, podman
 from nvhook.errors import ConfigError
 

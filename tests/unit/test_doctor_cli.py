@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nvhook import config, state
-from nvhook.cli import main
+from nvhook.cli.root import main
 from nvhook.doctor import check, report
 
 CHECKS = (

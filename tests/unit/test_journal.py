@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nvhook.errors import FormatError
+from nvhook.errors import FormatError, HostError
 from nvhook.kernel.root import OldFile
 from nvhook.live import journal
 from nvhook.live.journal import Journal, Step, Work
 
-NAME = "4026532000-17-99"
+NAME = "17-99"
 STEPS = (
     Step("rules", "bus", "/docker/x", "c 195:0 rw", numbers=(2,)),
     Step("mount", "bus", "/dev/nvidia0", numbers=(6, 7)),
@@ -46,7 +46,8 @@ def test_committed_steps_are_read_back(tmp_path: Path) -> None:
 def test_the_old_content_of_a_file_is_kept(tmp_path: Path) -> None:
     first = _open(tmp_path)
     first.begin("inject", ())
-    step = Step("content", "", "/etc/ld.so.cache", "digest", OldFile(b"\0\xff", 0o640, (3, 4)))
+    before = OldFile(b"\0\xff", 0o640, (3, 4))
+    step = Step("content", "", "/etc/ld.so.cache", "digest", before, (5, 6))
     first.add(step)
     first.close()
 
@@ -127,12 +128,12 @@ def test_a_journal_of_another_boot_is_about_nothing(tmp_path: Path) -> None:
         b'{"nvhook":1,"boot":"boot"}\n["rules","","/x","c 195:0 rw",null,[]]\n',
         b'{"nvhook":1,"boot":"boot"}\n["rules","","/x","c 195 rw",null,[2]]\n',
         b'{"nvhook":1,"boot":"boot"}\n["other","","/x","",null,[]]\n',
-        b'{"nvhook":1,"boot":"boot"}\n["content","","/x","",["",null,0,0],[]]\n',
+        b'{"nvhook":1,"boot":"boot"}\n["content","","/x","",["",null,0,0],[1,2]]\n',
         b'{"nvhook":1,"boot":"boot"}\n{"work":"else","gpus":[],"writer":1}\n',
     ],
 )
 def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers").mkdir(mode=0o700)
     path = tmp_path / "containers" / NAME
     path.write_bytes(data)
 
@@ -145,10 +146,38 @@ def test_a_damaged_journal_is_refused_and_kept(tmp_path: Path, data: bytes) -> N
 
 
 def test_names_are_those_of_journals(tmp_path: Path) -> None:
-    (tmp_path / "containers").mkdir()
-    for name in (NAME, f"{NAME}.lock", f"{NAME}.new", "note", "1-2", "5", "--5"):
+    (tmp_path / "containers").mkdir(mode=0o700)
+    for name in (NAME, f"{NAME}.lock", f"{NAME}.new", "note", "1-2-3", "5", "--5"):
         (tmp_path / "containers" / name).touch()
 
     assert journal.names(str(tmp_path)) == (NAME,)
     journal.forget(str(tmp_path), NAME)
-    assert _names(tmp_path) == ["--5", "1-2", "5", "note"]
+    assert _names(tmp_path) == ["--5", "1-2-3", "5", "note"]
+
+
+@pytest.mark.parametrize("umask", [0, 0o77])
+def test_the_directory_is_roots_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        _open(tmp_path / "state").close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o7777 == 0o755
+    assert (tmp_path / "state/containers").stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_directory_of_someone_elses_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir(mode=0o777)
+    (tmp_path / "containers").chmod(0o777)
+    with pytest.raises(HostError, match="is not root's alone"):
+        _open(tmp_path)
+
+
+def test_a_journal_says_whether_it_is_of_this_container(tmp_path: Path) -> None:
+    for identity, is_of_this in (("one", True), ("one", True), ("other", False), ("one", True)):
+        opened = journal.Journal(str(tmp_path), NAME, "boot", identity)
+        assert opened.is_of_this is is_of_this
+        if not opened.steps:
+            opened.begin("inject", ())
+            opened.commit(STEPS)
+        opened.close()

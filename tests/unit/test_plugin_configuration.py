@@ -9,8 +9,14 @@ from nvhook.cli import node_labels
 from nvhook.cli.device_plugin import command
 from nvhook.errors import ConfigError
 from nvhook.kubelet.configuration import ALL_XIDS, Given, ignored_xids, read, read_labels
-from nvhook.kubelet.options import LABEL_OPTIONS, OPTIONS, from_text
-from nvhook.kubelet.settings import APPLICATION_XIDS, LabelSettings, Settings
+from nvhook.kubelet.options import DURATION
+from nvhook.kubelet.settings import (
+    APPLICATION_XIDS,
+    LABEL_OPTIONS,
+    OPTIONS,
+    LabelSettings,
+    Settings,
+)
 
 MPS = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 
@@ -157,7 +163,7 @@ def test_which_xids_count(
 def test_every_option_is_a_flag_of_the_command_and_a_field_of_the_settings() -> None:
     flags = {name for param in command.params for name in param.opts}
     assert {name for option in OPTIONS for name in option.flags} <= flags
-    assert {option.field for option in OPTIONS if option.field} <= {*Settings.__slots__}
+    assert {option.attribute for option in OPTIONS if option.attribute} <= {*Settings.__slots__}
     assert len({option.key for option in OPTIONS if option.key}) == len(
         [option for option in OPTIONS if option.key]
     )
@@ -166,7 +172,7 @@ def test_every_option_is_a_flag_of_the_command_and_a_field_of_the_settings() -> 
 def test_every_option_of_labels_is_a_flag_and_a_field() -> None:
     flags = {name for param in node_labels.command.params for name in param.opts}
     assert {name for option in LABEL_OPTIONS for name in option.flags} <= flags
-    assert {option.field for option in LABEL_OPTIONS} == {*LabelSettings.__slots__}
+    assert {option.attribute for option in LABEL_OPTIONS} == {*LabelSettings.__slots__}
 
 
 def test_labels_are_configured_as_the_plugin_is(tmp_path: Path) -> None:
@@ -197,8 +203,7 @@ def test_labels_are_configured_as_the_plugin_is(tmp_path: Path) -> None:
     ],
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    (option,) = [option for option in LABEL_OPTIONS if option.kind == "duration"]
-    assert from_text(option, text) == seconds
+    assert DURATION.of_text(text) == seconds
 
 
 def test_the_manual_has_every_option() -> None:

@@ -20,8 +20,8 @@ HYBRID = """\
 
 @pytest.fixture
 def fs() -> Iterator[FakeFilesystem]:
-    """What nvhook reads with: posix, because os costs a hook a millisecond."""
-    with Patcher(modules_to_patch={"posix": FakeOsModule}) as patcher:
+    """What nvhook reads with: os, because os costs a hook a millisecond."""
+    with Patcher(modules_to_patch={"os": FakeOsModule}) as patcher:
         assert patcher.fs is not None
         yield patcher.fs
 

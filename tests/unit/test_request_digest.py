@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvhook._native import digests
+from nvhook._native import digests, ffi, lib
 from nvhook.errors import FormatError
 from nvhook.formats import oci
 from nvhook.formats.oci import parse_config
@@ -227,6 +228,41 @@ def test_a_name_with_an_escape_is_left_to_python(old: str, new: str, is_known: b
     assert (digest(text.replace(old, new).encode()) is not None) is is_known
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            {"process": {"env": ["NVIDIA_A=1NVIDIA_B=2"]}},
+            {"process": {"env": ["NVIDIA_A=1", "NVIDIA_B=2"]}},
+        ),
+        (
+            {"annotations": {"cdi.k8s.io/a": "bc"}},
+            {"annotations": {"cdi.k8s.io/ab": "c"}},
+        ),
+        (
+            {"mounts": [{"source": "a", "destination": f"/b{MOUNTS}"}]},
+            {"mounts": [{"source": "a/b", "destination": MOUNTS}]},
+        ),
+        ({"linux": {"devices": []}}, {"linux": {"resources": {"devices": []}}}),
+        ({"process": {"capabilities": []}}, {"process": {"user": {"additionalGids": []}}}),
+    ],
+)
+def test_the_same_characters_elsewhere_are_another_container(one: dict, other: dict) -> None:
+    usual = {"process": {}, "root": {"path": "r"}}
+    assert digest({**usual, **one}) != digest({**usual, **other})
+
+
+def test_characters_are_those_of_utf_8() -> None:
+    """Every first byte, with the second ones at which the table changes, cut off or complete."""
+    seconds = [b"", *[bytes([byte]) for byte in b"\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0"]]
+    for first, second, rest in itertools.product(
+        range(0x80, 0x100), seconds, (b"", b"\x80", b"\x80\x80", b"\xbf\xbf", b"\x80\xc0")
+    ):
+        character = bytes([first]) + second + rest
+        text = b'{"process": {}, "root": {"path": "r"}, "x": "%s"}' % character
+        assert (digest(text) is not None) == is_taken(text), character
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -254,6 +290,9 @@ def is_taken(data: bytes) -> bool:
 
 
 @given(st.binary(max_size=300))
-def test_sha256_is_hashlibs(data: bytes) -> None:
-    assert digests.sha256(data) == hashlib.sha256(data).digest()
-    assert digests.sha256(data * 7) == hashlib.sha256(data * 7).digest()
+def test_the_launchers_digest_is_hashlibs(data: bytes) -> None:
+    for text in (data, data * 7):
+        key = ffi.new("char[65]")
+        lib.nvh_recording_key(text, len(text), bytes(32), key)
+        expected = hashlib.blake2b(text + bytes(32), digest_size=32).hexdigest()
+        assert ffi.string(key).decode() == expected
