@@ -30,6 +30,7 @@
 #define FILE_LIMIT ((size_t)16 << 20)
 #define PRIVATE (1 << 18) /* MS_PRIVATE */
 #define ALL_ATTRIBUTES 0xF
+#define TMPFS_MAGIC 0x01021994
 
 /* A container that is created but not yet pivoted. */
 struct target {
@@ -218,6 +219,16 @@ static bool open_source(const struct line *line, int *source)
 
 /* ---- in the container ---- */
 
+/* Cover a directory below /proc, unless an earlier hook of this container has: Python knows what to do then. */
+static bool mask(struct nvh_root *root, const struct repeat *r, const char *path, int source)
+{
+	int fd = nvh_in_root(r->target.root, path, O_PATH);
+	bool masked = fd < 0 || nvh_filesystem_magic(fd) == TMPFS_MAGIC;
+	if (fd >= 0)
+		close(fd);
+	return !masked && nvh_root_cover(root, path, source) == 1;
+}
+
 /* Let a file of the container become what Python made of the same content. */
 static bool merge(struct nvh_root *root, const struct repeat *r, const struct line *line)
 {
@@ -257,7 +268,7 @@ static bool operate(struct nvh_root *root, const struct repeat *r, const struct 
 	if (is_kind(line, "mount") || is_kind(line, "device"))
 		return nvh_root_attach(root, path, source) >= 0;
 	if (is_kind(line, "mask"))
-		return nvh_root_cover(root, path, source) == 1;
+		return mask(root, r, path, source);
 	if (is_kind(line, "symlink"))
 		return nvh_root_link(root, path, line->field[2]) >= 0;
 	if (is_kind(line, "file"))

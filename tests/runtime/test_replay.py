@@ -244,6 +244,26 @@ def test_an_image_that_changes_meanwhile(runc, bundles, place, where) -> None:
 
 
 @pytest.mark.usefixtures("once")
+def test_a_second_hook_masks_nothing_again(runc, bundles) -> None:
+    """Also where everything else of it would be repeated: the image's cache is known, too."""
+    bundle = bundles(runc)
+    bundle.show_proc_driver()
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.args("/bin/grep", "-c", "driver/nvidia", "/proc/mounts")
+    runc.prepare(bundle)
+    repeated.settle(bundle)
+    for _ in range(2):  # the second with a cache that has the libraries
+        assert runc.start(bundle).stdout == "2\n"
+    bundle.log.unlink()
+    bundle.config["hooks"]["prestart"].append(bundle.hook())
+
+    result = runc.start(bundle)
+
+    assert result.stdout == "2\n"  # the mask, and the GPU's directory in it
+    assert result.log.count(repeated.REPLAYED) == 1
+
+
+@pytest.mark.usefixtures("once")
 def test_another_door_or_argument_has_its_own(runc, handler, bundles) -> None:
     """What nvhook-runtime leaves to its hook is less than what the hook does alone."""
     bundle = bundles(runc)
