@@ -58,6 +58,54 @@ static bool member_of(char *text, int version, char out[PATH_MAX])
 	return false;
 }
 
+static bool ends_with(const char *text, size_t length, const char *end)
+{
+	return length >= strlen(end) && memcmp(text + length - strlen(end), end, strlen(end)) == 0;
+}
+
+/* The unit of systemd's that a cgroup belongs to, as kernel/cgroup.py has it: the first below slices only. */
+static void unit_in(const char *path, char out[NAME_MAX + 1])
+{
+	*out = '\0';
+	for (size_t length; *path; path += length) {
+		path += *path == '/';
+		length = strcspn(path, "/");
+		if (ends_with(path, length, ".scope") || ends_with(path, length, ".service")) {
+			if (length <= NAME_MAX && strncmp(path, "user@", 5) != 0) {
+				memcpy(out, path, length);
+				out[length] = '\0';
+			}
+			return;
+		}
+		if (!ends_with(path, length, ".slice"))
+			return;
+	}
+}
+
+static bool unit_of(char *text, char out[NAME_MAX + 1])
+{
+	char path[PATH_MAX];
+	*out = '\0';
+	for (int version = 1; version <= 2 && !*out; version++)
+		if (member_of(text, version, path))
+			unit_in(path, out);
+	return *out;
+}
+
+bool is_told_to_systemd(int process)
+{
+	char unit[NAME_MAX + 1], own[NAME_MAX + 1];
+	size_t size;
+	if (access("/run/systemd/private", F_OK) < 0)
+		return false;
+	char *theirs = read_file(process, "cgroup", TEXT_LIMIT, &size);
+	char *ours = read_file(AT_FDCWD, "/proc/self/cgroup", TEXT_LIMIT, &size);
+	bool told = !theirs || !ours || (unit_of(theirs, unit) && (!unit_of(ours, own) || strcmp(unit, own) != 0));
+	free(theirs);
+	free(ours);
+	return told;
+}
+
 static bool holds(const char *directory, const char *member)
 {
 	size_t length = strcmp(directory, "/") ? strlen(directory) : 0;

@@ -410,7 +410,8 @@ int repeat_hook(const struct state *state, const struct request *request, int ar
 		return -1;
 	r.lines = calloc(OPERATIONS, sizeof *r.lines);
 	r.sources = calloc(OPERATIONS, sizeof *r.sources);
-	if (open_target(state, request, &r.target) && r.lines && r.sources && find(&r, request, words, size))
+	if (open_target(state, request, &r.target) && !is_told_to_systemd(r.target.process) && r.lines && r.sources &&
+	    find(&r, request, words, size))
 		status = repeat(&r);
 	close_target(&r.target);
 	close(r.directory);

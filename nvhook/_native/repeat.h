@@ -45,6 +45,8 @@ struct devices;
 /* Allow what a recording's lines say for a process, in its cgroups; NULL where Python has to. */
 struct devices *allow_devices(const struct line *lines, size_t count, int process, const char *host_mounts,
 			      size_t mounts_size, int directory);
+/* Does Python tell systemd of the devices, because the process is in another unit of its than we? */
+bool is_told_to_systemd(int process);
 /* Take it back, or, if that is kept, only close what is open. */
 void end_devices(struct devices *devices, bool keep);
 

@@ -264,6 +264,42 @@ def test_a_second_hook_masks_nothing_again(runc, bundles) -> None:
 
 
 @pytest.mark.usefixtures("once")
+def test_a_unit_of_systemd_after_a_container_that_was_none(
+    real_host, require, place, bundles
+) -> None:
+    """Its devices have to be told to systemd, or the next daemon-reload takes them away."""
+    require(shutil.which("systemctl") is not None, "needs systemd")
+    views = open_systemd()
+    systemd = next(views)
+    try:
+        plain = Engine("runc", Path(shutil.which("runc") or ""), systemd, place / "state")
+        bundle = bundles(plain)
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        bundle.args("/probe")
+        plain.prepare(bundle)
+        repeated.settle(bundle)
+        for _ in range(3):  # the second with a cache that has the libraries
+            result = plain.start(bundle)
+        assert repeated.REPLAYED in result.log
+        plain.command.append("--systemd-cgroup")
+        bundle.config["linux"]["cgroupsPath"] = f"system.slice:nvhook:{bundle.name}"
+        bundle.args("/bin/sleep", "60")
+        plain.start_detached(bundle)
+        try:
+            systemd.run("systemctl", "daemon-reload")
+            words = ["open", "/dev/nvidia3", "open", "/nodes/nvidia2"]
+            done = plain.call(bundle, "exec", bundle.name, "/probe", *words)
+        finally:
+            plain.call(bundle, "delete", "-f", bundle.name)
+    finally:
+        views.close()
+    assert done.stdout.splitlines() == [
+        f"open /dev/nvidia3 = {ALLOWED}",
+        f"open /nodes/nvidia2 = {DENIED}",
+    ]
+
+
+@pytest.mark.usefixtures("once")
 def test_another_door_or_argument_has_its_own(runc, handler, bundles) -> None:
     """What nvhook-runtime leaves to its hook is less than what the hook does alone."""
     bundle = bundles(runc)
