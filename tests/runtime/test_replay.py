@@ -321,6 +321,37 @@ def test_another_door_or_argument_has_its_own(runc, handler, bundles) -> None:
 
 
 @pytest.mark.usefixtures("once")
+def test_a_recording_that_is_spoilt_is_not_used(runc, bundles) -> None:
+    """Cut off, of another schema, another's, open to others: Python starts, and writes it again."""
+    bundle = bundles(runc)
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.args("/probe", "open", "/dev/nvidia3")
+    runc.prepare(bundle)
+    repeated.settle(bundle)
+    directory = repeated.recordings(runc)
+    spoilers: list[Callable[[Path], object]] = [
+        lambda path: path.write_bytes(path.read_bytes()[:-4]),
+        lambda path: path.write_bytes(path.read_bytes() + b"end\n"),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"recording 1", b"recording 0")),
+        lambda path: os.chown(path, 7, 7),
+        lambda path: path.unlink() or path.symlink_to("/dev/zero"),
+        lambda path: path.unlink() or os.mkfifo(path),
+        lambda path: directory.chmod(0o755),
+        lambda path: os.chown(directory, 7, 7),
+        lambda path: [each.unlink() for each in directory.glob("made-*")],
+    ]
+    for number, spoil in enumerate(spoilers):
+        repeated.forget(directory)
+        runc.start(bundle)
+        (recording,) = directory.glob("*.0")
+        spoil(recording)
+        bundle.log.unlink()
+        result = runc.start(bundle)
+        assert repeated.REPLAYED not in result.log, number
+        assert result.answers == {"open /dev/nvidia3": ALLOWED}
+
+
+@pytest.mark.usefixtures("once")
 def test_what_is_wrong_with_the_log_stops_nothing(runc, bundles) -> None:
     bundle = bundles(runc)
     bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
