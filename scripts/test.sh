@@ -12,7 +12,7 @@ cd "$checkout"
 
 need_root
 apt_install runc crun busybox-static debootstrap golang-go shellcheck gcc clang libc6-dev musl-tools libcap-dev \
-	python3-dev python3-venv libc-bin util-linux iproute2 patch docker.io containerd podman
+	python3-dev python3-venv libc-bin util-linux iproute2 patch strace docker.io containerd podman
 apt_install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev" # libFuzzer
 # shellcheck disable=SC2034 # of make_venv
 extras=kubelet
