@@ -344,6 +344,8 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	}
 	bool done = work(root, r);
 	int back = nvh_setns(home, CLONE_NEWNS);
+	if (back < 0)
+		nvh_root_undo_all(root);
 	close(home);
 	nvh_root_close(root);
 	return back < 0 ? -1 : !done;

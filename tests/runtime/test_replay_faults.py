@@ -38,7 +38,11 @@ def _some(faults: Sequence[Fault]) -> list[Fault]:
     last = {fault.call: fault for fault in faults}
     rest = [fault for fault in faults if fault not in last.values()]
     step = max(1, len(last) // SAMPLE)
-    return [*list(last.values())[::step][:SAMPLE], *rest[:: max(1, len(rest) // 4)][:4]]
+    some = [*list(last.values())[::step][:SAMPLE], *rest[:: max(1, len(rest) // 4)][:4]]
+    # What went wrong once: the way back, and no memory for what is to be undone.
+    once = [last[call] for call in ("setns", "unshare") if call in last]
+    once += [fault for fault in faults if fault.call == "mmap"][-5:]
+    return list(dict.fromkeys([*some, *once]))
 
 
 def _check(faulty: Faulty, faults: Sequence[Fault]) -> Counter[str]:
