@@ -178,6 +178,18 @@ def test_a_real_image(started_by, bundles, debian) -> None:
     assert started_by.start(bundle).stdout.split() == ["1", "1"]
 
 
+@pytest.mark.usefixtures("replays")
+def test_an_engine_with_a_strict_umask(runc, bundles) -> None:
+    """What is made in the container must be open to its users."""
+    runc.command = ["sh", "-c", 'umask 077; exec "$@"', "sh", *runc.command]
+    bundle = bundles(runc)
+    bundle.show_proc_driver()
+    bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+    bundle.args("/bin/stat", "-c", "%a", "/usr/lib64", "/etc/ld.so.cache", "/proc/driver/nvidia")
+
+    assert runc.start(bundle).stdout.split() == ["755", "644", "555"]
+
+
 # ---- images that Python refuses, when a good one has left a recording
 
 
