@@ -190,6 +190,22 @@ def test_an_engine_with_a_strict_umask(runc, bundles) -> None:
     assert runc.start(bundle).stdout.split() == ["755", "644", "555"]
 
 
+@pytest.mark.usefixtures("replays")
+@pytest.mark.parametrize("options", ["noexec,nodiratime", "nodev,nosuid,noatime"])
+def test_a_driver_on_a_mount_with_options(started_by, bundles, driver, options) -> None:
+    """Those of the host's mount don't count, but for when files were read."""
+    view, directory = started_by.view, driver.directory
+    view.run("mount", "--bind", directory, directory)
+    try:
+        view.run("mount", "-o", f"remount,bind,{options}", directory)
+        bundle = bundles(started_by)
+        bundle.ask("NVIDIA_VISIBLE_DEVICES=1")
+        bundle.args("/usr/bin/nvidia-smi", "-L")
+        assert "GPU 0: " in started_by.start(bundle).stdout
+    finally:
+        view.run("umount", directory)
+
+
 # ---- images that Python refuses, when a good one has left a recording
 
 
