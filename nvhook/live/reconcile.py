@@ -42,7 +42,7 @@ def reconcile(settings: Config) -> tuple[Reconciled, ...]:
             forget(settings.state_directory, name)
             found.append(Reconciled(pid, ("the container has gone: its journal is removed",)))
             continue
-        answer = child.answer_of(partial(_answer, pid, name, settings), SECONDS)
+        answer = child.answer_of(partial(_answer, pid, settings), SECONDS)
         if answer is None:
             found.append(Reconciled(pid, (), f"it has not come to an end within {SECONDS:g} s"))
         else:
@@ -51,22 +51,20 @@ def reconcile(settings: Config) -> tuple[Reconciled, ...]:
     return tuple(found)
 
 
-def _answer(pid: int, name: str, settings: Config) -> bytes:
+def _answer(pid: int, settings: Config) -> bytes:
     """Return what was done in a container and what failed, in JSON."""
     try:
-        answer: tuple[tuple[str, ...], str] = _container(pid, name, settings), ""
+        answer: tuple[tuple[str, ...], str] = _container(pid, settings), ""
     except (NvhookError, OSError) as error:
         answer = (), str(error)
     return json.dumps(answer).encode()
 
 
-def _container(pid: int, name: str, settings: Config) -> tuple[str, ...]:
+def _container(pid: int, settings: Config) -> tuple[str, ...]:
     with LiveContainer(pid, settings.state_directory, force=True) as container:
-        if container.journal.name != name:  # the kernel has it so, not the journal's directory
-            raise ContainerError(
-                f"the container's first process has left the mounts that inject changed ({name})",
-                f"nvhook eject --pid {pid} revokes access; its files go with the container",
-            )
+        if container.changed:
+            hint = f"nvhook eject --pid {pid} revokes access; its files go with the container"
+            raise ContainerError(container.changed, hint)
         recovered = eject.recover(container, settings)
         done = [recovered] if recovered else []
         for step in container.journal.steps:
