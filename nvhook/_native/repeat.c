@@ -367,6 +367,8 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 			back = nvh_setns(home, CLONE_NEWNS);
 		}
 	}
+	if (back < 0)
+		nvh_root_undo_all(root);
 	close(home);
 	nvh_root_close(root);
 	if (here >= 0 && fchdir(here) == 0)

@@ -126,17 +126,24 @@ static int announce(struct nvh_root *root, struct nvh_step step)
 	if (root->count == root->room) {
 		size_t room = root->room ? root->room * 2 : 64;
 		struct nvh_step *more = realloc(root->steps, room * sizeof *more);
-		if (!more)
-			return -ENOMEM;
+		if (!more) {
+			free((char *)step.old_data);
+			return refuse(root, -ENOMEM, "record", step.path);
+		}
 		root->steps = more;
 		root->room = room;
 	}
-	step.data = NULL;
-	step.path = copy(step.path);
-	step.link = copy(step.link);
-	step.old_link = copy(step.old_link);
-	root->steps[root->count++] = step;
-	return step.path ? 0 : -ENOMEM;
+	struct nvh_step own = step;
+	own.data = NULL;
+	own.path = copy(step.path);
+	own.link = copy(step.link);
+	own.old_link = copy(step.old_link);
+	if (!own.path || (step.link && !own.link) || (step.old_link && !own.old_link)) {
+		free_step(&own); /* the old bytes, too */
+		return refuse(root, -ENOMEM, "record", step.path);
+	}
+	root->steps[root->count++] = own;
+	return 0;
 }
 
 void nvh_root_undo_all(struct nvh_root *root)

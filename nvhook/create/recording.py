@@ -210,18 +210,20 @@ def _slot(directory: int, key: str, head: bytes, root: bytes) -> int:
     for number in range(VARIANTS):
         name = f"{key}.{number}"
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            is_file = stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
         except FileNotFoundError:
             continue
-        try:
-            found = os.read(fd, len(head + root))
-            if found == head + root:
-                return number
-            if found.startswith(head):
-                ages[number] = os.fstat(fd).st_mtime_ns
-                continue
-        finally:
-            os.close(fd)
+        if is_file:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            try:
+                found = os.read(fd, len(head + root))
+                if found == head + root:
+                    return number
+                if found.startswith(head):
+                    ages[number] = os.fstat(fd).st_mtime_ns
+                    continue
+            finally:
+                os.close(fd)
         _unlink(directory, name)
     free = [number for number in range(VARIANTS) if number not in ages]
     return free[0] if free else min(ages, key=lambda number: ages[number])

@@ -75,7 +75,7 @@ class Bundle:
         self.settings = driver.configuration(directory / "nvhook.toml", self.log)
         self.config = self._config()
         self._probe = probe
-        self._overlay = False
+        self._overlay: Path | None = None
 
     # ---- the root directory ----
 
@@ -88,10 +88,26 @@ class Bundle:
         """Make a root from a read-only image."""
         for name in ("upper", "work", "rootfs"):
             (self.directory / name).mkdir()
-        layers = f"lowerdir={lower},upperdir={self.directory}/upper,workdir={self.directory}/work"
-        self.view.run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
-        self._overlay = True
+        self._overlay = lower
+        self.mount_overlay()
         self._furnish(self.view.path(self.root))
+
+    def mount_overlay(self) -> None:
+        """Mount the root that is made from an image."""
+        layers = f"lowerdir={self._overlay}"
+        layers += f",upperdir={self.directory}/upper,workdir={self.directory}/work"
+        self.view.run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
+
+    def unmount_overlay(self) -> None:
+        """Unmount it, if it is mounted."""
+        if any(f" {self.root} " in line for line in self.view.mounts()):
+            self.view.run("umount", self.root)
+
+    def furnish_plainly(self, owner: int) -> None:
+        """Make a root of nothing but busybox and the like where there is none."""
+        self.use_busybox()
+        if owner:
+            self._give(self.root, owner)
 
     def _furnish(self, root: Path) -> None:
         shutil.copy(self._probe, root / "probe")
@@ -138,7 +154,7 @@ class Bundle:
     def remove(self) -> None:
         """Take the root away."""
         if self._overlay:
-            self.view.run("umount", self.root)
+            self.unmount_overlay()
         for name in ("rootfs", "upper", "work"):
             if (self.directory / name).exists():
                 shutil.rmtree(self.directory / name)  # noqa: TID251 - made by this class, on the host
@@ -204,9 +220,13 @@ class Bundle:
         mapping = [{"containerID": 0, "hostID": MAPPED, "size": 65536}]
         self.config["linux"] |= {"uidMappings": mapping, "gidMappings": mapping}
         if owned:
-            for directory, names, files in os.walk(self.seen_root):
-                for name in (".", *names, *files):
-                    os.chown(os.path.join(directory, name), MAPPED, MAPPED, follow_symlinks=False)
+            self._give(self.seen_root, MAPPED)
+
+    @staticmethod
+    def _give(root: Path, owner: int) -> None:
+        for directory, names, files in os.walk(root):
+            for name in (".", *names, *files):
+                os.chown(os.path.join(directory, name), owner, owner, follow_symlinks=False)
 
     def write(self) -> None:
         """Write config.json."""

@@ -18,6 +18,8 @@ PREPARE = {
     "v1": f"for each in $(findmnt -nl -t cgroup2 -o TARGET); do {WITHOUT_V2}; done",
     "v2": "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup",
 }
+# What nvhook remembers: nothing that others on this machine have left, and nothing for them.
+OWN_STATE = "mkdir -p -m 755 /run/nvhook && mount -t tmpfs -o mode=755 tmpfs /run/nvhook"
 CGROUP_PREFIX = f"nvhook-runtime-{os.getpid()}"
 
 
@@ -66,7 +68,7 @@ Kept = TypeVar("Kept", bound=View)
 
 def open_view(name: str) -> Iterator[View]:
     """Yield a view and end it afterwards."""
-    yield from keep(View, name, [], PREPARE[name])
+    yield from keep(View, name, [], f"{OWN_STATE} && {{ {PREPARE[name]}; }}")
 
 
 def keep(

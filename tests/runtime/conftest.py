@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime import packages
+from tests.runtime import packages, repeated
 from tests.runtime.bundle import Bundle, make_busybox
 from tests.runtime.cgroup_view import View, keep, open_view
 from tests.runtime.engine import Engine, Handler
@@ -20,6 +20,22 @@ HERE = Path(__file__).parent
 LANES = [("runc", "hybrid"), ("crun", "v1"), ("runc", "v2"), ("crun", "v2")]
 COUNTER = itertools.count()
 Make = Callable[..., Bundle]
+
+
+if repeated.REPEATED:
+    Engine.rehearse = repeated.rehearse
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that counts starts, or whose containers take long: none before its own."""
+    monkeypatch.setattr(Engine, "rehearse", None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many containers were started again, and how."""
+    for what, count in sorted((+repeated.COUNTS).items()):
+        terminalreporter.write_line(f"{count:5} containers {what}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -130,6 +146,12 @@ def recorded(real_host: None, place: Path) -> Iterator[Engine]:
     own = "mkdir -p /run/nvhook && mount -t tmpfs -o mode=755 tmpfs /run/nvhook"
     for view in keep(View, "recorded", [], own):
         yield _engine("runc", view, place / "state")
+
+
+@pytest.fixture
+def runc_v2(pure_v2: View, place: Path) -> Engine:
+    """The same on cgroup v2."""
+    return _engine("runc", pure_v2, place / "state")
 
 
 @pytest.fixture

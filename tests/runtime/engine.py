@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.runtime.bundle import Bundle
@@ -31,6 +32,9 @@ class Result:
 class Engine:
     """A runtime in a view of the cgroups."""
 
+    # What is done with a bundle before a container is run, in some runs of the tests (repeated.py).
+    rehearse: Callable[["Engine", Bundle], None] | None = None
+
     def __init__(self, kind: str, program: Path, view: View, state: Path) -> None:
         self.kind = kind
         self.view = view
@@ -38,11 +42,16 @@ class Engine:
 
     def run(self, bundle: Bundle) -> Result:
         """Run a container to its end."""
-        bundle.write()
-        done = self.view.run(
-            *self.command, "run", "--bundle", bundle.directory, bundle.name, check=False
-        )
+        self.prepare(bundle)
+        if Engine.rehearse is not None:
+            Engine.rehearse(self, bundle)
+        self.prepare(bundle)
+        done = self.call(bundle, "run", "--bundle", bundle.directory, bundle.name)
         return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
+
+    def prepare(self, bundle: Bundle) -> None:
+        """Write what a bundle's container is started from."""
+        bundle.write()
 
     def call(self, bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Call the runtime."""
@@ -109,15 +118,15 @@ class Handler(Engine):
         chosen = [f"NVHOOK_RUNTIME={program}"]
         self.command = ["env", *chosen, launcher.with_name(name), *options]
 
-    def run(self, bundle: Bundle) -> Result:
-        """Run a container to its end."""
+    def prepare(self, bundle: Bundle) -> None:
+        """Write what a bundle's container is started from: without a hook, with the setting."""
         if bundle.config.get("hooks") == {"prestart": [bundle.hook()]}:
             del bundle.config["hooks"]
-        with bundle.settings.open("a") as settings:
-            settings.write(f'handler.mounts = "{self.mounts}"\n')
+        setting = f'handler.mounts = "{self.mounts}"\n'
+        if setting not in bundle.settings.read_text():
+            with bundle.settings.open("a") as settings:
+                settings.write(setting)
         bundle.write()
-        done = self.call(bundle, "run", "--bundle", bundle.directory, bundle.name)
-        return Result(done.returncode, done.stdout, done.stderr, bundle.logged())
 
     def prefix(self, bundle: Bundle) -> list[str | Path]:
         """Return the command that the runtime's arguments follow, with the bundle's settings."""

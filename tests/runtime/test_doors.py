@@ -1,6 +1,7 @@
 """How the launcher starts a door, and what it may load: each first start of a container pays."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ SLOW = {
     "inspect",
 }
 SOURCES = Path(__file__).parents[2] / "nvhook/_native"
+_BUILD = (SOURCES / "meson.build").read_text()
+LAUNCHER = re.findall(r"'(\w+)\.c'", _BUILD.split("launcher = files(")[1].split(")")[0])
 
 # Runs a door as the launcher does and writes down which modules it has loaded.
 RECORD = """
@@ -190,6 +193,7 @@ def test_a_traceback_is_for_who_debugs(runc, copy, debug) -> None:
     assert ("Traceback" in result.stderr) is debug
 
 
+@pytest.mark.usefixtures("once")
 def test_the_launcher_is_the_same_with_either_c_library(runc, copy, require) -> None:
     """The build takes musl where it is, so that glibc's is tried only here."""
     require(shutil.which("musl-gcc") is not None, "needs musl-tools")

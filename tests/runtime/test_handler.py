@@ -162,6 +162,7 @@ def test_every_way_of_asking(handler, bundles, driver, asked, gpus):
     assert_reaches(bundle, handler.start(bundle), gpus, COMPUTE)
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
 def test_a_hook_that_would_do_it_again_is_taken_out(handler, bundles, stage):
     """docker --runtime=nvidia --gpus: the engine has added NVIDIA's hook."""

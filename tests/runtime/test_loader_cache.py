@@ -107,6 +107,7 @@ def test_a_missing_cache_in_debian_still_finds_the_other_libraries(runc, bundles
     assert "perl runs" in result.stdout
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("damage", ["text", "half", "empty"])
 @pytest.mark.parametrize("user_namespace", [False, True], ids=["root", "userns"])
 def test_a_damaged_cache_is_rebuilt(
