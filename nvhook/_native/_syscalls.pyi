@@ -83,6 +83,9 @@ class lib:  # noqa: N801 - its name in cffi
     NVH_LINK: int
     NVH_CONTENT: int
     NVH_MOUNT: int
+    NVH_CREATED: int
+    NVH_RUNS: int
+    NVH_CONFINED: int
     NVH_NO_PATH: int
     NVH_VOLUME: int
     NVH_WRONG_TYPE: int

@@ -351,7 +351,7 @@ static int change(const struct repeat *r, const char *mounts, size_t mounts_size
 	int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC); /* Python's arguments may be relative to it */
 	struct nvh_root *root = home < 0 || kept < 0 ? NULL
 						     : nvh_root_open(kept, r->target.uid, r->target.gid, mounts, mounts_size,
-								     host, host_size, 0, NULL, NULL);
+								     host, host_size, NVH_CREATED, NULL, NULL);
 	if (!root || nvh_setns(r->target.mounts, CLONE_NEWNS) < 0) {
 		if (root)
 			nvh_root_close(root);

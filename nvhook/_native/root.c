@@ -28,7 +28,7 @@ struct directory {
 	char *path;
 	int fd, empty; /* empty: the first file that was made here; later ones on this mount are links to it */
 	int64_t mount;
-	bool ours;   /* on the root's own mount, or one of nvhook's */
+	bool ours;   /* on the root's own mount, if that is what it seems, or one of nvhook's */
 	bool volume; /* on a mount of something the host has, too: what is made there is made on the host */
 	bool checked; /* not one of the kernel's own file systems */
 };
@@ -38,7 +38,7 @@ struct nvh_root {
 	uint32_t uid, gid, own_uid, own_gid;
 	const char *mounts, *host_mounts;
 	size_t mounts_size, host_size;
-	bool live;
+	bool live, doubtful; /* doubtful: what it has for a root may be a volume of the host */
 	nvh_recorder recorder;
 	void *context;
 	struct directory *directories;
@@ -52,6 +52,8 @@ struct nvh_root {
 
 /* ---- opening and closing ---- */
 
+static bool is_made_for_it(const struct nvh_root *root);
+
 struct nvh_root *nvh_root_open(int fd, uint32_t uid, uint32_t gid, const char *mounts, size_t mounts_size,
 			       const char *host_mounts, size_t host_size, int live, nvh_recorder recorder, void *context)
 {
@@ -60,8 +62,9 @@ struct nvh_root *nvh_root_open(int fd, uint32_t uid, uint32_t gid, const char *m
 		return NULL;
 	*root = (struct nvh_root){ .fd = fd, .fds = open("/proc/self/fd", O_DIRECTORY | HANDLE), .uid = uid, .gid = gid, .own_uid = geteuid(), .own_gid = getegid(),
 				   .mounts = mounts, .mounts_size = mounts_size, .host_mounts = host_mounts,
-				   .host_size = host_size, .live = live, .recorder = recorder, .context = context };
+				   .host_size = host_size, .live = live != NVH_CREATED, .recorder = recorder, .context = context };
 	root->own[root->own_count++] = nvh_mount_id(fd);
+	root->doubtful = live == NVH_CONFINED && !is_made_for_it(root);
 	return root;
 }
 
@@ -248,6 +251,25 @@ int nvh_root_adopt(struct nvh_root *root, int mount)
 	return 0;
 }
 
+/*
+ * Is the root's mount of a file system that was made for the container? Who is privileged in a user namespace
+ * may put any other in its place (pivot_root), a volume that is read-only for it, too.
+ */
+static bool is_made_for_it(const struct nvh_root *root)
+{
+	size_t length;
+	struct stat st, host;
+	const char *line = mount_line(root, root->own[0], &length);
+	if (!line || !memmem(line, length, " - overlay ", 11))
+		return line && !is_of_the_host(root, root->own[0]);
+	/* All of it, and not what the host itself runs on. */
+	const char *field = line;
+	for (int i = 0; i < 3 && field; i++)
+		field = memchr(field, ' ', length - (size_t)(field - line)), field += field != NULL;
+	return field && memcmp(field, "/ ", 2) == 0 && fstat(root->fd, &st) == 0 && stat("/", &host) == 0 &&
+	       st.st_dev != host.st_dev;
+}
+
 static int make_directory(struct nvh_root *root, const char *path);
 
 static struct directory *known(const struct nvh_root *root, const char *path, size_t length)
@@ -283,8 +305,9 @@ static int open_directory(struct nvh_root *root, const char *path, size_t length
 	error = new->fd < 0 ? new->fd : make ? refuse_kernel_files(root, new->fd, name) : 0;
 	if (!error && (new->mount = nvh_mount_id(new->fd)) < 0)
 		error = refuse(root, (int)new->mount, "open directory", name);
-	new->ours = is_own(root, new->mount);
-	new->volume = !new->ours && is_of_the_host(root, new->mount);
+	bool doubtful = root->doubtful && new->mount == root->own[0];
+	new->ours = is_own(root, new->mount) && !doubtful;
+	new->volume = !new->ours && !doubtful && is_of_the_host(root, new->mount);
 	new->checked = make;
 	if (error) {
 		if (new->fd >= 0)
@@ -408,7 +431,7 @@ static int make_as_owner(struct nvh_root *root, int at, bool ours, const struct 
 static int make(struct nvh_root *root, const struct directory *parent, const struct making *m)
 {
 	int error = make_as_owner(root, parent->fd, parent->ours, m);
-	if (error != -EROFS || !root->live || parent->volume)
+	if (error != -EROFS || !root->live || parent->volume || (!parent->ours && parent->mount == root->own[0]))
 		return error;
 	int writable = nvh_clone_directory(parent->fd, MOUNT_ATTR_RDONLY, PRIVATE);
 	if (writable < 0)

@@ -17,6 +17,8 @@ struct stat;
 
 /* cdef begin */
 enum { NVH_DIRECTORY, NVH_FILE, NVH_LINK, NVH_CONTENT, NVH_MOUNT };
+/* A container that is created, that runs, that runs in a user namespace of its own. */
+enum { NVH_CREATED, NVH_RUNS, NVH_CONFINED };
 
 /* Why something is not done, in the place of a negative errno. */
 enum {
@@ -57,7 +59,7 @@ struct nvh_refusal {
 
 /*
  * Take over a root's descriptor. uid and gid: the container's root. mounts: the container's mountinfo, the
- * other the host's; both are only borrowed. live: a container that runs. Without a recorder steps are kept.
+ * other the host's; both are only borrowed. live: NVH_CREATED and so on. Without a recorder steps are kept.
  */
 struct nvh_root *nvh_root_open(int fd, uint32_t uid, uint32_t gid, const char *mounts, size_t mounts_size,
 			       const char *host_mounts, size_t host_size, int live, nvh_recorder recorder, void *context);

@@ -90,11 +90,12 @@ class Root(RootView):
         mounts: bytes = b"",
         host_mounts: bytes = b"",
         recorder: Recorder | None = None,
+        confined: bool = False,
     ) -> None:
         """Take over a root's descriptor; mounts is the container's mountinfo, the other the host's.
 
         Without them every mount below the root counts as a volume of the host. A root with a
-        recorder is that of a container that runs.
+        recorder is that of a container that runs; confined: in a user namespace of its own.
         """
         super().__init__(fd)
         self.owner = owner or (os.geteuid(), os.getegid())
@@ -105,7 +106,8 @@ class Root(RootView):
         self._kept = handle, ffi.from_buffer(mounts), ffi.from_buffer(host_mounts)
         callback = lib.nvh_recorded if recorder else ffi.NULL
         tables = self._kept[1], len(mounts), self._kept[2], len(host_mounts)
-        self._root = lib.nvh_root_open(fd, *self.owner, *tables, self.live, callback, handle)
+        live = (lib.NVH_CONFINED if confined else lib.NVH_RUNS) if recorder else lib.NVH_CREATED
+        self._root = lib.nvh_root_open(fd, *self.owner, *tables, live, callback, handle)
         if not self._root:
             raise MemoryError
 

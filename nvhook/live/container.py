@@ -71,7 +71,8 @@ class LiveContainer:
             # Who is root in what it has made itself does not matter: nothing is made there.
             owner = None if self.strange else self.init.root_ids()
             elsewhere = host_mounts + _mounts_elsewhere(self.init)
-            self.rootfs = Root(fd, owner, table, elsewhere, self._announce)
+            confined = not self.init.shares_namespace("user")
+            self.rootfs = Root(fd, owner, table, elsewhere, self._announce, confined)
             # By the caller's own mounts alone: others' are what a container wants them to be.
             self.access = DeviceAccess(self.process, self.init, host_mounts)
         except BaseException:

@@ -81,11 +81,7 @@ class Bundle:
 
     def use_busybox(self) -> None:
         """Make a root with a static busybox, the probe, and nodes of every simulated device."""
-        for name in ("bin", "proc", "dev", "etc", "tmp", "sys"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
-        shutil.copy("/bin/busybox", self.root / "bin/busybox")
-        for name in APPLETS:
-            (self.root / "bin" / name).symlink_to("busybox")
+        make_busybox(self.root)
         self._furnish(self.root)
 
     def use_overlay(self, lower: Path) -> None:
@@ -251,6 +247,15 @@ class Bundle:
     def logged(self) -> str:
         """Return what nvhook logged for this container."""
         return self.log.read_text() if self.log.exists() else ""
+
+
+def make_busybox(root: Path) -> None:
+    """Make a root with a static busybox."""
+    for name in ("bin", "proc", "dev", "etc", "tmp", "sys"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy("/bin/busybox", root / "bin/busybox")
+    for name in APPLETS:
+        (root / "bin" / name).symlink_to("busybox")
 
 
 def flat(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import packages, repeated
-from tests.runtime.bundle import Bundle
+from tests.runtime.bundle import Bundle, make_busybox
 from tests.runtime.cgroup_view import View, keep, open_view
 from tests.runtime.engine import Engine, Handler
 from tests.runtime.live import Live
@@ -175,8 +175,17 @@ def bundles(place: Path, driver: Driver, compiled: Path) -> Iterator[Make]:
         bundle.remove()
 
 
+@pytest.fixture(scope="session")
+def busybox(workspace: Path) -> Path:
+    """An image for overlays: of a directory of the host nothing says that it is a container's."""
+    make_busybox(workspace / "busybox")
+    return workspace / "busybox"
+
+
 @pytest.fixture
-def live(each_engine: Engine, bundles: Make, driver: Driver) -> Iterator[Callable[..., Live]]:
+def live(
+    each_engine: Engine, bundles: Make, driver: Driver, busybox: Path
+) -> Iterator[Callable[..., Live]]:
     """Start containers that go on and have no hook; they are ended afterwards."""
     started: list[Live] = []
 
@@ -186,7 +195,7 @@ def live(each_engine: Engine, bundles: Make, driver: Driver) -> Iterator[Callabl
         change: Callable[[Bundle], None] | None = None,
         host: Driver = driver,
     ) -> Live:
-        bundle = bundles(each_engine, host=host)
+        bundle = bundles(each_engine, image=busybox if user else None, host=host)
         del bundle.config["hooks"]
         bundle.config["root"]["readonly"] = readonly
         if change is not None:

@@ -31,7 +31,7 @@ def waits(condition: Callable[[], bool]) -> None:
 
 
 def with_volume(bundle, volume: Path, mode: str) -> None:
-    (bundle.root / "vol").mkdir()
+    (bundle.seen_root / "vol").mkdir()
     bundle.config["mounts"].append(
         {"destination": "/vol", "type": "bind", "source": str(volume), "options": ["bind", mode]}
     )
@@ -164,3 +164,29 @@ def test_a_cgroup_mount_of_a_namespace_in_the_container_leads_nowhere(live):
             assert container.opens(1, at="nodes") == [DENIED]
         finally:
             hostile.kill()
+
+
+def test_a_volume_in_the_place_of_a_user_namespaces_root_is_not_written(live, place):
+    """Who may mount there may put any mount in the root's place: it looks as a runtime made it."""
+    volume = place / "volume"
+    for name in ("bin", "etc", "proc", "dev", "usr/lib64"):
+        (volume / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", volume / "bin/busybox")
+    volume.chmod(0o755)
+    enter = "exec /bin/busybox nsenter --mount=/proc/self/ns/mnt /bin/busybox sleep 1000"
+
+    def change(bundle):
+        with_volume(bundle, volume, "ro")
+        for each in bundle.config["process"]["capabilities"].values():
+            each += ["CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
+        bundle.args("/bin/sh", "-c", f"mount --bind /vol / && {enter}")
+
+    container: Live = live(user="own-image", change=change)
+    words = Path(f"/proc/{container.pid}/cmdline")
+    waits(lambda: words.read_bytes() == b"/bin/busybox\0sleep\x001000\0")
+    before = tree(volume)
+
+    done = container.nvhook("inject", "--gpus", "1")
+
+    assert done.returncode == 1
+    assert tree(volume) == before
