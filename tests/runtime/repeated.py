@@ -26,7 +26,6 @@ INJECTED, REPLAYED = " msg=injected", " replayed=true"
 REASONS = {
     " is left out": "what has no place in an image is told to the log, each time anew",
     "WSL 2 and Jetsons": "libdxcore and CSV files are looked at in other ways",
-    "systemd is told": "a unit's devices are systemd's, and only Python speaks with it",
     "NVML does not know all MIG devices": "what is wrong now may be right at the next start",
     "nvidia-container-cli": "its caller says what to do, and no config.json",
     " is masked already": "a second hook of one container",
