@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nvhook.create.recording import SCHEMA
 from tests.runtime import repeated
 from tests.runtime.bundle import Bundle
 from tests.runtime.cdi_specs import generate_and_inject
@@ -360,7 +361,9 @@ def test_a_recording_that_is_spoilt_is_not_used(runc, bundles) -> None:
     spoilers: list[Callable[[Path], object]] = [
         lambda path: path.write_bytes(path.read_bytes()[:-4]),
         lambda path: path.write_bytes(path.read_bytes() + b"end\n"),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"recording 1", b"recording 0")),
+        lambda path: path.write_bytes(
+            path.read_bytes().replace(SCHEMA.encode(), b"nvhook-recording 0")
+        ),
         lambda path: os.chown(path, 7, 7),
         lambda path: path.unlink() or path.symlink_to("/dev/zero"),
         lambda path: path.unlink() or os.mkfifo(path),
