@@ -214,9 +214,15 @@ int nvh_tmpfs(const char *mode, const char *size)
 /* Only a name relative to the working directory can be unmounted without following links. */
 int nvh_umount_at(int dirfd, const char *name)
 {
-	if (fchdir(dirfd) < 0)
-		return -errno;
-	return result(syscall(SYS_umount2, name, 2 /* MNT_DETACH */ | 8 /* UMOUNT_NOFOLLOW */));
+	int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int error = fchdir(dirfd) < 0 ? -errno
+				      : result(syscall(SYS_umount2, name, 2 /* MNT_DETACH */ | 8 /* UMOUNT_NOFOLLOW */));
+	if (here >= 0) {
+		int back = fchdir(here);
+		(void)back; /* it has gone: then we are where nothing relative is looked for */
+		close(here);
+	}
+	return error;
 }
 
 #if defined(__x86_64__)

@@ -320,6 +320,17 @@ def test_names_are_bytes(tmp_path, root_host):
         rootfs.close()
 
 
+def test_undo_stays_in_the_working_directory(tmp_path, source):
+    table = Path("/proc/self/mountinfo").read_bytes()
+    rootfs = Root(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), None, table, b"")
+    before = os.getcwd()
+    rootfs.attach("/usr/bin/tool", source)
+    rootfs.undo_all()
+    rootfs.close()
+    assert not (tmp_path / "usr").exists()
+    assert os.getcwd() == before
+
+
 @pytest.mark.parametrize("place", ["image", "own-tmpfs"])
 def test_host_roots_rights_make_what_an_image_lacks_and_nothing_on_other_mounts(
     tmp_path, source, place
