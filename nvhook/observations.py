@@ -210,9 +210,12 @@ def place(root: str, path: str, status: os.stat_result | None, resolved: str = "
 
 
 def of_root(kind: str, *what: str, answer: str) -> None:
-    """Note a look at the container's root."""
+    """Note a look at the container's root.
+
+    The first answer counts: a later one may be about what nvhook itself has made there.
+    """
     if _noting is not None:
-        _noting.of_root.update({(kind, *what): answer})
+        _noting.of_root.setdefault((kind, *what), answer)
 
 
 def entries(path: str, found: Iterable[str] | None) -> None:

@@ -62,6 +62,10 @@ def apply(
             log.info("device rules", done=note)
         if recording is not None:
             recording.rules(cgroup, rules)
+    if recording is not None:
+        for edit in plan.edits:
+            if isinstance(edit, LdCacheUpdate):
+                loader_cache.look(target.rootfs, edit.libraries)
     complete = False
     with target.process.mount_namespace():
         try:

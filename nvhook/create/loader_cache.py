@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from nvhook.core.edits import CachedLibrary
     from nvhook.kernel.root import Root
+    from nvhook.kernel.root_view import RootView
 
 LD_SO_CACHE = "/etc/ld.so.cache"
 _MUSL_DEFAULT = "/lib:/usr/local/lib:/usr/lib"  # what musl searches without a path file
@@ -73,6 +74,19 @@ def _cache(rootfs: Root, libraries: tuple[CachedLibrary, ...]) -> Merge:
 def directories(libraries: Iterable[CachedLibrary]) -> tuple[str, ...]:
     """Return the container directories of libraries, each once."""
     return tuple(dict.fromkeys(_directory(library.container_path) for library in libraries))
+
+
+def look(rootfs: RootView, libraries: Iterable[CachedLibrary]) -> None:
+    """Take the looks that update() decides from, before directories are made for the libraries.
+
+    Whether the names of one that is made lead to the same place depends on the directory above, or
+    on a link to what is not there yet; such a link matters only to a cache that names its files.
+    """
+    for directory in directories(libraries):
+        alias = directory.removeprefix("/usr")
+        if alias != directory:
+            rootfs.same(alias, directory)
+            rootfs.same(_directory(alias) or "/", _directory(directory))
 
 
 def _aliases(rootfs: Root, libraries: tuple[CachedLibrary, ...]) -> dict[str, str]:

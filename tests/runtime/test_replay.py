@@ -60,6 +60,14 @@ def _debian(bundle: Bundle) -> None:
     (bundle.root / "usr/lib32").mkdir(parents=True)
 
 
+def _merged(bundle: Bundle) -> None:
+    """Debian's /usr, without the directory of the 32-bit libraries: nvhook makes it."""
+    bundle.put("/etc/debian_version", b"12.1\n")
+    (bundle.root / "usr/lib").mkdir(parents=True)
+    bundle.link("/lib", "usr/lib")
+    bundle.ask("NVIDIA_DRIVER_CAPABILITIES=all")
+
+
 def _musl(bundle: Bundle) -> None:
     bundle.put(f"/lib/ld-musl-{MACHINE}.so.1", b"")
     bundle.put(f"/etc/ld-musl-{MACHINE}.path", b"/lib:/opt/lib\n")
@@ -95,6 +103,7 @@ CHANGES: dict[str, Change] = {
     "plain": lambda _: None,
     "debian-like": _debian,
     "fedora-like": _fedora,
+    "merged-usr": _merged,
     "musl": _musl,
     "compat": lambda bundle: furnish(bundle, NEWER),
     "read-only": _read_only,
@@ -121,7 +130,8 @@ def test_the_hook(started_by, bundles, change) -> None:
         return
     user = "uidMappings" in bundle.config["linux"]
     ask_everything(bundle, mknod=change is not _read_only and not user)
-    modeset = ("nvidia-modeset",) if change is CHANGES["every-capability"] else ()
+    every = change in {_merged, CHANGES["every-capability"]}
+    modeset = ("nvidia-modeset",) if every else ()
 
     assert_reaches(bundle, started_by.start(bundle), (1,), (*COMPUTE, *modeset))
 
