@@ -264,8 +264,10 @@ static bool is_made_for_it(const struct nvh_root *root)
 		return line && !is_of_the_host(root, root->own[0]);
 	/* All of it, and not what the host itself runs on. */
 	const char *field = line;
-	for (int i = 0; i < 3 && field; i++)
-		field = memchr(field, ' ', length - (size_t)(field - line)), field += field != NULL;
+	for (int i = 0; i < 3 && field; i++) {
+		const char *blank = memchr(field, ' ', length - (size_t)(field - line));
+		field = blank ? blank + 1 : NULL;
+	}
 	return field && memcmp(field, "/ ", 2) == 0 && fstat(root->fd, &st) == 0 && stat("/", &host) == 0 &&
 	       st.st_dev != host.st_dev;
 }

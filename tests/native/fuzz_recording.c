@@ -53,21 +53,7 @@ static ssize_t link_there(const char *path, char *out, size_t size)
 #undef readlink
 #undef NAMES
 #include "repeat.c"
-
-int fail(const char *what, const char *hint)
-{
-	(void)what;
-	(void)hint;
-	return 1;
-}
-
-bool path_of(char *out, size_t size, const char *format, ...)
-{
-	(void)out;
-	(void)size;
-	(void)format;
-	return false;
-}
+#include "launcher_stubs.h"
 
 static void make_place(void)
 {

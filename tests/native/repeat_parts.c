@@ -1,21 +1,7 @@
 /* The repeater's parts, one by one, for tests. */
 #define NVHOOK_VERSION "0"
 #include "repeat.c"
-
-int fail(const char *what, const char *hint)
-{
-	(void)what;
-	(void)hint;
-	return 1;
-}
-
-bool path_of(char *out, size_t size, const char *format, ...)
-{
-	(void)out;
-	(void)size;
-	(void)format;
-	return false;
-}
+#include "launcher_stubs.h"
 
 /* Does a recording hold for a root? text is changed. */
 int holds(char *text, size_t size, int root)
